@@ -1,0 +1,260 @@
+// main.c: picoc. Reads the options, then runs the passes of one table over the graph; after each it checks that what the
+// table promises holds, dumps and times. No pass prints, times or checks itself. Pictures and reports come last.
+#include "pico.h"
+#include "verify.h"
+#include <errno.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <time.h>
+
+Options options = {.seq = 128, .micro_batch = 8, .accum = 1, .dtype = F32, .target = TARGET_CPU, .dot_level = "layer"};
+
+static const struct Pass {
+    const char *name;
+    void (*run)(Graph *);
+    void (*check)(Graph *);
+    const char *holds;  // afterwards
+} passes[] = {
+    {"front", front, graph_check, "the model's forward graph; operands come before their users"},
+    {"grad", grad, verify_grad, "every trained parameter has its accumulates and one update; no dead code"},
+    {"save", save, verify_save, "every value that crosses from forward to backward is saved or made again"},
+    {"select", select_nodes, verify_select, "every reduction runs over a suffix of the axes, or keeps the last one"},
+    {"fuse", fuse, verify_fuse, "every map and reduce belongs to one kernel, or is read through"},
+    {"order", order, verify_order, "every value is written before it is read, parameters are read before they change"},
+    {"place", place, verify_place, "nothing alive overlaps"},
+    {"emit", emit, verify_emit, "every group has its kernel; identical kernels exist once"},
+};
+
+static const char help[] =
+    "usage: picoc MODEL.lua [options] -o PLAN        compiles a model description to a training plan\n"
+    "       picoc --print PLAN                       shows a plan as text\n"
+    "  -o FILE                   the plan to write; picorun runs it\n"
+    "  -D KEY=VALUE              sets a config field of the description (repeatable)\n"
+    "  --config FILE.json        config fields from a Hugging Face config\n"
+    "  --seq N --micro-batch N --accum N             tokens a sample [128], samples [8], micro-batches a step [1]\n"
+    "  --dtype f32|f64|bf16      of activations and working weights [f32]\n"
+    "  --recompute none|attention|full               what backward makes again to save memory [none]\n"
+    "  --target cpu|cuda         [cpu]\n"
+    "  --no-fuse                 every node its own kernel (the same bits, for comparison)\n"
+    "look inside:\n"
+    "  --report[=FILE.json]      parameters, FLOPs, memory, kernels\n"
+    "  --dot FILE --dot-level model|layer|op|kernel  the graph for Graphviz [layer]\n"
+    "  --explain FILE:LINE       all nodes, kernels and bytes that this line caused\n"
+    "  --emit DIR                the kernels as .c and .cu files\n"
+    "  --dump[=PASS|all] --dump-dir DIR              the graph after a pass, as text\n"
+    "  --stop PASS --time        ends after a pass; seconds of each (front grad save select fuse order place emit)\n"
+    "  --help --version\n"
+    "example: picoc graphs/llama.lua -D num_hidden_layers=2 --seq 64 -o plan.bin --report && picorun plan.bin\n";
+
+// ---- options: one row each; kinds: 's' text, 'n' whole number from 1, 'f' flag, 'd' define, 'o' optional text
+static const char *dtype_text, *recompute_text, *target_text, *print_plan;
+static bool want_help, want_version, want_dump;
+static const struct Option {
+    const char *name;
+    char kind;
+    void *to;
+    bool *given;
+} table[] = {
+    {"-o", 's', &options.output, 0}, {"-D", 'd', 0, 0}, {"--config", 's', &options.config_path, 0},
+    {"--seq", 'n', &options.seq, 0}, {"--micro-batch", 'n', &options.micro_batch, 0},
+    {"--accum", 'n', &options.accum, 0}, {"--dtype", 's', &dtype_text, 0}, {"--recompute", 's', &recompute_text, 0},
+    {"--target", 's', &target_text, 0}, {"--no-fuse", 'f', 0, &options.no_fuse},
+    {"--report", 'o', &options.report_path, &options.report}, {"--dot", 's', &options.dot_path, 0},
+    {"--dot-level", 's', &options.dot_level, 0}, {"--explain", 's', &options.explain, 0},
+    {"--emit", 's', &options.emit_dir, 0}, {"--dump", 'o', &options.dump, &want_dump},
+    {"--dump-dir", 's', &options.dump_dir, 0}, {"--stop", 's', &options.stop, 0}, {"--time", 'f', 0, &options.time},
+    {"--print", 's', &print_plan, 0}, {"--help", 'f', 0, &want_help}, {"-h", 'f', 0, &want_help},
+    {"--version", 'f', 0, &want_version},
+};
+
+static int edit_distance(const char *a, const char *b)
+{
+    int row[64], n = (int)strlen(b);
+    if (n > 63 || strlen(a) > 63) return 99;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = min_of(min_of(row[j], row[j - 1]) + 1, diagonal + (a[i - 1] != b[j - 1]));
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+static _Noreturn void unknown_option(const char *name)
+{
+    const char *nearest = NULL;
+    int best = 4;
+    for (size_t i = 0; i < countof(table); i++) {
+        int d = edit_distance(name, table[i].name);
+        if (d < best) best = d, nearest = table[i].name;
+    }
+    if (nearest) usage_error("unknown option %s; did you mean %s?", name, nearest);
+    usage_error("unknown option %s", name);
+}
+
+static int64_t whole_number(const char *option, const char *text)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || text[0] == ' ') usage_error("%s: '%s' is not a whole number", option, text);
+    if (errno || v < 1 || v > 1 << 24) usage_error("%s: %s is not between 1 and %d", option, text, 1 << 24);
+    return v;
+}
+
+// Stores one option; returns how many further words it took.
+static int take_option(const struct Option *o, const char *value, bool attached)
+{
+    if (o->given) *o->given = true;
+    if (o->kind == 'f') {
+        if (attached) usage_error("%s takes no value", o->name);
+        return 0;
+    }
+    if (o->kind == 'o') {
+        if (attached) *(const char **)o->to = value;
+        return 0;
+    }
+    if (!value) usage_error("%s needs a value", o->name);
+    if (o->kind == 'n') *(int64_t *)o->to = whole_number(o->name, value);
+    else if (o->kind == 'd') vec_push(options.defines, value);
+    else *(const char **)o->to = value;
+    return !attached;
+}
+
+static int choice(const char *option, const char *text, int standard, int n, const char *const *names)
+{
+    if (!text) return standard;
+    for (int i = 0; i < n; i++)
+        if (!strcmp(text, names[i])) return i;
+    Buf b = {0};
+    for (int i = 0; i < n; i++) buf_printf(&b, "%s%s", i ? ", " : "", names[i]);
+    usage_error("%s: '%s' is none of %s", option, text, b.s);
+}
+
+static void check_pass_name(const char *option, const char *name)
+{
+    const char *names[countof(passes) + 1];
+    for (size_t i = 0; i < countof(passes); i++) names[i] = passes[i].name;
+    names[countof(passes)] = "all";
+    if (name) choice(option, name, 0, (int)countof(passes) + (option[2] == 'd'), names);
+}
+
+static void parse_options(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i], *equals = strchr(word, '=');
+        if (word[0] != '-' || !word[1]) {
+            if (options.model_path) usage_error("two model files: %s and %s", options.model_path, word);
+            options.model_path = word;
+            continue;
+        }
+        char name[64];
+        size_t n = equals && word[1] == '-' ? (size_t)(equals - word) : strlen(word);
+        if (word[1] == 'D' && word[2]) n = 2;  // -Dkey=value
+        if (n >= sizeof name) unknown_option(word);
+        memcpy(name, word, n);
+        name[n] = 0;
+        const struct Option *o = NULL;
+        for (size_t k = 0; k < countof(table) && !o; k++)
+            if (!strcmp(name, table[k].name)) o = &table[k];
+        if (!o) unknown_option(name);
+        bool attached = word[n] != 0;
+        i += take_option(o, attached ? word + n + (word[n] == '=') : i + 1 < argc ? argv[i + 1] : NULL, attached);
+    }
+    static const char *const dtypes[] = {"f32", "f64", "bf16"}, *const levels[] = {"model", "layer", "op", "kernel"},
+                             *const recomputes[] = {"none", "attention", "full"}, *const targets[] = {"cpu", "cuda"};
+    options.dtype = (DType[]){F32, F64, BF16}[choice("--dtype", dtype_text, 0, 3, dtypes)];
+    options.recompute = (Recompute)choice("--recompute", recompute_text, 0, 3, recomputes);
+    options.target = (PlanTarget)choice("--target", target_text, 0, 2, targets);
+    choice("--dot-level", options.dot_level, 0, 4, levels);
+    if (want_dump && !options.dump) options.dump = "all";
+    if (options.dump_dir && !options.dump) options.dump = "all";
+    check_pass_name("--dump", options.dump);
+    check_pass_name("--stop", options.stop);
+}
+
+// ---- dumps and times
+static void dump_after(const Graph *g, const struct Pass *pass)
+{
+    if (!options.dump || (strcmp(options.dump, "all") && strcmp(options.dump, pass->name))) return;
+    FILE *out = stdout;
+    if (options.dump_dir) {
+        if (mkdir(options.dump_dir, 0777) && errno != EEXIST) fatal("--dump-dir %s:", options.dump_dir);
+        Buf path = {0};
+        buf_printf(&path, "%s/%d-%s.ir", options.dump_dir, (int)(pass - passes), pass->name);
+        if (!(out = fopen(path.s, "w"))) fatal("%s:", path.s);
+        buf_free(&path);
+    }
+    fprintf(out, "-- after %s: %s\n", pass->name, pass->holds);
+    graph_dump(g, out);
+    bool bad = ferror(out);
+    if ((out == stdout ? fflush(out) : fclose(out)) || bad) fatal("--dump: cannot write:");
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool run_passes(Graph *g)  // false: stopped early
+{
+    for (size_t i = 0; i < countof(passes); i++) {
+        double start = seconds();
+        passes[i].run(g);
+        double done = seconds();
+        passes[i].check(g);
+        if (options.time)
+            fprintf(stderr, "%-7s %7.1f ms   check %6.1f ms   %zu nodes\n", passes[i].name, 1e3 * (done - start),
+                    1e3 * (seconds() - done), vec_len(g->nodes) - 1);
+        dump_after(g, &passes[i]);
+        if (options.stop && !strcmp(options.stop, passes[i].name)) return false;
+    }
+    return true;
+}
+
+static int print_file(const char *path)
+{
+    Plan plan;
+    char message[512];
+    if (!plan_open(&plan, path, message, sizeof message)) fatal("%s: %s", path, message);
+    plan_print(&plan, stdout);
+    plan_close(&plan);
+    if (fflush(stdout) || ferror(stdout)) fatal("--print: cannot write:");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    program_name = "picoc";
+    parse_options(argc, argv);
+    if (want_help) return fputs(help, stdout), 0;
+    if (want_version) return printf("picoc %s, plan format %u\n", PICO_VERSION, PLAN_VERSION), 0;
+    if (print_plan) return print_file(print_plan);
+    if (!options.model_path) usage_error("no model file given");
+    bool looks = options.report || options.dot_path || options.emit_dir || options.explain || options.dump || options.stop;
+    if (!options.output && !looks) usage_error("nothing to do: say where the plan goes with -o FILE");
+
+    Graph *g = graph_new();
+    g->dtype = options.dtype;
+    g->seq = options.seq;
+    g->micro_batch = options.micro_batch;
+    g->accum = options.accum;
+    if (run_passes(g)) {
+        double start = seconds();
+        if (options.output) plan_write(g, options.output);
+        if (options.time) fprintf(stderr, "%-7s %7.1f ms\n", "write", 1e3 * (seconds() - start));
+        if (options.emit_dir) emit_files(g, options.emit_dir);
+        if (options.dot_path) dot(g, options.dot_path, options.dot_level);
+        if (options.report) report(g, stdout, options.report_path);
+        if (options.explain) explain(g, options.explain, stdout);
+    }
+    front_close();
+    if (fflush(stdout) || ferror(stdout)) fatal("cannot write to the standard output:");
+    return 0;
+}

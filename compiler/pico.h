@@ -1,0 +1,347 @@
+// pico.h: the whole compiler in one header, grouped by file, in pipeline order.
+//
+//   model.lua -front-> grad -> save -> select -> fuse -> order -> place -> emit -> plan file
+//   (shard, cut and bucket stand between grad and select when there is more than one rank)
+//
+// A Graph is one array of nodes in topological order: a node's operands have smaller indices. Passes append
+// nodes or rewrite operands through graph_rewrite(); they never recurse. Values are indices (Val; 0 is none).
+// Axes, strings, places and op calls are interned, so equality is ==. Nothing depends on pointer or hash order.
+#pragma once
+#include "../runtime/base.h"
+#include "../runtime/plan.h"
+
+typedef uint32_t Val;   // a node's index; 0: none
+typedef uint16_t Axis;  // an interned {name, extent}; 0: none
+typedef uint32_t Loc;   // an interned place {file, line}; 0: unknown
+enum { MAX_AXES = 16 };
+
+// ---------------------------------------------------------------------------------------------- scalar functions
+// One row a function; all knowledge of it is here, in grad.c (D_<NAME>, missing ones do not link) and in the
+// preludes of templates/ (p_* functions, once for C and once for CUDA; T is float or double).
+//   X(enum, dump name, operands, linear in operand (bit mask), zero at zero, text with $1 $2 $3 and $T)
+// linear: scaling that operand scales the result. zero: f(0, ..) = 0 (padding stays 0 without a mask).
+#define FUNCTIONS(X)                                              \
+    X(NEG,     "neg",     1, 1, 1, "(-$1)")                       \
+    X(ADD,     "add",     2, 3, 1, "($1 + $2)")                   \
+    X(SUB,     "sub",     2, 3, 1, "($1 - $2)")                   \
+    X(MUL,     "mul",     2, 3, 1, "($1 * $2)")                   \
+    X(DIV,     "div",     2, 1, 0, "($1 / $2)")                   \
+    X(POW,     "pow",     2, 0, 0, "p_pow_$T($1, $2)")            \
+    X(LT,      "lt",      2, 0, 0, "($1 < $2)")                   \
+    X(LE,      "le",      2, 0, 0, "($1 <= $2)")                  \
+    X(EQ,      "eq",      2, 0, 0, "($1 == $2)")                  \
+    X(NE,      "ne",      2, 0, 0, "($1 != $2)")                  \
+    X(AND,     "and",     2, 0, 0, "($1 && $2)")                  \
+    X(OR,      "or",      2, 0, 0, "($1 || $2)")                  \
+    X(NOT,     "not",     1, 0, 0, "(!$1)")                       \
+    X(WHERE,   "where",   3, 0, 0, "($1 ? $2 : $3)")              \
+    X(EXP,     "exp",     1, 0, 0, "p_exp_$T($1)")                \
+    X(LOG,     "log",     1, 0, 0, "p_log_$T($1)")                \
+    X(SQRT,    "sqrt",    1, 0, 1, "p_sqrt_$T($1)")               \
+    X(RSQRT,   "rsqrt",   1, 0, 0, "p_rsqrt_$T($1)")              \
+    X(TANH,    "tanh",    1, 0, 1, "p_tanh_$T($1)")               \
+    X(SIGMOID, "sigmoid", 1, 0, 0, "p_sigmoid_$T($1)")            \
+    X(ERF,     "erf",     1, 0, 1, "p_erf_$T($1)")                \
+    X(SIN,     "sin",     1, 0, 1, "p_sin_$T($1)")                \
+    X(COS,     "cos",     1, 0, 0, "p_cos_$T($1)")                \
+    X(ABS,     "abs",     1, 0, 1, "p_abs_$T($1)")                \
+    X(SIGN,    "sign",    1, 0, 1, "p_sign_$T($1)")               \
+    X(FLOOR,   "floor",   1, 0, 1, "p_floor_$T($1)")              \
+    X(MIN,     "min",     2, 0, 1, "p_min_$T($1, $2)")            \
+    X(MAX,     "max",     2, 0, 1, "p_max_$T($1, $2)")            \
+    X(STOP,    "stop",    1, 1, 1, "$1")                          \
+    X(CAST,    "cast",    1, 1, 1, "")  /* to the node's dtype; emit spells it (bf16 rounds to nearest even; to i32 truncates) */
+#define X(e, ...) FN_##e,
+typedef enum { FUNCTIONS(X) FN_COUNT } Fn;
+#undef X
+typedef struct { const char *name; int arity; unsigned linear; bool zero; const char *text; } FnInfo;
+extern const FnInfo fn_info[FN_COUNT];
+
+// ---------------------------------------------------------------------------------------------------- node kinds
+//   X(enum, dump name, meaning)
+#define KINDS(X)                                                                                                      \
+    X(NONE, "none", "index 0, never used")                                                                            \
+    X(INPUT, "input", "int32 [batch, seq] of the micro-batch; u.id: index in graph->inputs")                         \
+    X(PARAM, "param", "trained tensor (f32 or f64 master); u.id: index in graph->params")                            \
+    X(STATE, "state", "optimizer state, f32 or f64; u.id: index in graph->states")                                   \
+    X(TOTAL, "total", "what an accumulator holds after the last micro-batch; u.id: index in graph->accs")            \
+    X(SCALAR, "scalar", "f64, rank 0, set by the host; u.id: slot")                                                   \
+    X(CONST, "const", "literal of any dtype, rank 0; u.num")                                                          \
+    X(INDEX, "index", "i32 position on its one axis (batch: counted through the step's global batch)")               \
+    X(RANDOM, "random", "f32 or f64 uniform in [0,1) by Philox on (seed, step, u.id, position); never merged")        \
+    X(MAP, "map", "fn applied elementwise; operands align by axis; axes = union, first appearance")                  \
+    X(REDUCE, "reduce", "u.reduce: sum, max or min of in[0] over u.axes")                                             \
+    X(CONTRACT, "contract", "sum over u.axes of in[0]*in[1], both have them all, each has an axis the other lacks")  \
+    X(GATHER, "gather", "in[0] with position in[1] (i32) on axis u.axis; 0 outside")                                  \
+    X(SCATTER_ADD, "scatter_add", "adjoint of gather: in[0] summed into position in[1] of axis u.axis")              \
+    X(VIEW, "view", "in[0] read at other positions, see ViewIndex; output axes that no index mentions broadcast")    \
+    X(ATTENTION, "attention", "causal softmax attention of q k v (in[0..2]); see Attention")                          \
+    X(ATTENTION_GRAD, "attention_grad", "in: q k v out lse dout; result dq; parts 1, 2: dk, dv")                      \
+    X(PART, "part", "further result u.id of in[0]; attention part 1: log-sum-exp over keys, q's axes without head_dim") \
+    X(ACCUMULATE, "accumulate", "adds in[0] to accumulator u.id (graph->accs) over the micro-batches")               \
+    X(UPDATE, "update", "writes in[0] to the parameter or state in[1] at the end of the step; result: the new value")
+#define X(e, ...) K_##e,
+typedef enum { KINDS(X) KIND_COUNT } Kind;
+#undef X
+typedef struct { const char *name, *meaning; } KindInfo;
+extern const KindInfo kind_info[KIND_COUNT];
+
+typedef enum { RED_SUM, RED_MAX, RED_MIN } Reduction;  // NaN is carried by all three
+
+// Position on axis `src` of the operand: ((sum of coef*position(axis) + offset) / div) % mod  (div 1, mod 0: none).
+// Source axes that are not listed are read at the same axis' position. zero: outside 0..extent-1 the value is 0;
+// without it the position is always inside. Rename: one term. Pick: no term. Shift: zero. Split: two terms.
+// Merge (a b) -> c: a = c / B, b = c % B. Flip: coef -1.
+enum { VIEW_TERMS = 4 };
+typedef struct {
+    Axis src;
+    uint16_t nterms;
+    Axis axis[VIEW_TERMS];
+    int64_t coef[VIEW_TERMS], offset, div, mod;
+    bool zero;
+} ViewIndex;
+typedef struct { int n; ViewIndex ix[MAX_AXES]; } View;
+
+typedef struct { Axis seq, head_dim; double scale, window; } Attention;  // window: inf, or that many positions
+
+typedef struct {
+    uint8_t kind, fn, dtype, seg;  // Kind, Fn (MAP), DType, SegmentId (set by pass save)
+    uint8_t naxes, nin, reduce;    // reduce: Reduction
+    bool backward;                 // made by grad (from the loss on), or made again in B by save
+    bool again;                    // save: a copy of a forward node that B makes again
+    int16_t layer;                 // -1 before the first layer, 0.. in it, graph->nlayers after the last
+    Axis axes[MAX_AXES];           // of the result, slowest first (storage order when materialised, dense)
+    Val in[6];
+    Loc loc;
+    uint32_t op;                   // graph->ops: the op call this node was written out from; 0: Lua surface
+    union {
+        double num;
+        uint32_t id;
+        Axis axis;
+        struct { uint8_t n; Axis axes[MAX_AXES]; } over;  // REDUCE, CONTRACT: the axes summed over
+        const View *view;                                 // interned by content
+        const Attention *attention;
+    } u;
+} Node;
+
+typedef struct { const char *name; int64_t extent; } AxisInfo;
+typedef struct { const char *file; int line; } LocInfo;
+typedef struct { const char *name; Loc loc; } OpCall;  // name: op; loc: the Lua line of the call
+typedef struct { const char *name; uint32_t shift; int64_t limit; int32_t ignore; Val val; } Input;
+typedef struct {
+    const char *name, *aliases;    // file name; further accepted names, '\n' between
+    int ndim; int64_t dims[MAX_AXES];  // file shape (groups multiplied out)
+    PlanInit init; double init_value;
+    bool decay;
+    Val val; int acc;              // the PARAM leaf; its accumulator, -1 if it has no gradient
+    Loc loc;
+} Param;
+typedef struct { const char *name; int param; Val val; } State;
+typedef struct { const char *name; double standard; uint32_t slot; Val val; } Scalar;
+// accumulator: a gradient (param >= 0) or an output that is summed over micro-batches ("loss_sum", "valid")
+typedef struct { const char *name; int param; DType dtype; Val total; } Acc;
+typedef struct { const char *name; Val val; } Output;  // rank 0, read by the host after UPDATE
+typedef struct { const char *key, *value; } TrainOption;
+
+typedef struct Group Group;
+typedef struct Buffer Buffer;
+typedef struct KernelText KernelText;
+
+typedef struct Graph {
+    const char *model, *config, *source;  // name; config as JSON text; the Lua text(s)
+    DType dtype;                          // of stored activations (--dtype); compute dtype: see graph_compute_dtype
+    int64_t seq, micro_batch, accum;
+    Node *nodes;        // [0] unused. All of these are vecs (base.h).
+    AxisInfo *axes;     // [0] unused
+    LocInfo *locs;      // [0] unknown
+    OpCall *ops;        // [0] none
+    Input *inputs; Param *params; State *states; Scalar *scalars; Acc *accs; Output *outputs; TrainOption *train;
+    const char **layers; int nlayers;
+    Val loss;           // [batch, seq], one value a token, before grad
+    Axis batch, seq_axis;
+    // stamps for nodes under construction
+    Loc cur_loc; uint32_t cur_op; int16_t cur_layer; bool cur_backward;
+    Arena arena;        // views, names
+    void *cse;          // graph.c: hash table of nodes
+    // results of passes
+    uint8_t *saved;     // save: node -> 1 if a forward value is kept for backward (sized to the nodes, by vec)
+    Group *groups;      // fuse: in topological order (vec); order: in execution order, by segment
+    uint32_t *group_of; // fuse: node -> group index + 1, 0: not computed by any (leaf, view, dead)
+    uint8_t *stored;    // select/fuse: node -> 1 if its value is written to a buffer
+    uint32_t *buffer_of;// place: node -> buffer index + 1 (stored nodes and leaves that have storage)
+    Buffer *buffers;    // place
+    KernelText *kernels;// emit
+    uint64_t arena_bytes[ARENA_COUNT], live_bound[ARENA_COUNT];  // place; bound: largest sum of live bytes
+    uint64_t scratch_bytes;
+} Graph;
+
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_FULL } Recompute;
+typedef struct {
+    const char *model_path, *output, *config_path, *dot_path, *dot_level, *emit_dir, *report_path, *dump, *dump_dir,
+        *stop, *explain, *print_path;
+    const char **defines;  // vec of "key=value"
+    int64_t seq, micro_batch, accum;
+    DType dtype;
+    PlanTarget target;
+    Recompute recompute;
+    bool no_fuse, report, time;
+} Options;
+extern Options options;
+
+// ------------------------------------------------------------------------------------------------------ error.c
+// The user's errors: "file:line: sentence" and the source line below. Exit 1, nothing left behind.
+_Noreturn void err(const Graph *g, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+// ------------------------------------------------------------------------------------------------------ graph.c
+// Nodes are made here and nowhere else. Every constructor checks its operands (bug() on a compiler fault), folds
+// (constants; x*1, x+0, 0*x -> 0; cast of same dtype; select on constant condition; view of view; double negation)
+// and returns an existing equal node if there is one (never for RANDOM, ACCUMULATE, UPDATE).
+Graph *graph_new(void);
+Axis graph_axis(Graph *g, const char *name, int64_t extent);  // interned
+Loc graph_loc(Graph *g, const char *file, int line);
+uint32_t graph_op(Graph *g, const char *name, Loc loc);       // not interned: one for each call
+DType graph_compute_dtype(const Graph *g);                    // f64 with --dtype f64, else f32
+static inline Node *node_of(Graph *g, Val v) { return &g->nodes[v]; }
+static inline const char *axis_name(const Graph *g, Axis a) { return g->axes[a].name; }
+static inline int64_t extent_of(const Graph *g, Axis a) { return g->axes[a].extent; }
+int axis_find(const Node *n, Axis a);                         // position of a in n->axes, or -1
+static inline bool has_axis(const Node *n, Axis a) { return axis_find(n, a) >= 0; }
+int64_t elements(const Graph *g, Val v);
+uint64_t value_bytes(const Graph *g, Val v);
+
+Val make_const(Graph *g, DType dtype, double v);
+Val make_index(Graph *g, Axis a);
+Val make_random(Graph *g, DType dtype, int naxes, const Axis *axes);
+Val make_leaf(Graph *g, Kind kind, uint32_t id, DType dtype, int naxes, const Axis *axes);  // INPUT PARAM STATE TOTAL SCALAR
+// All operands of one dtype (WHERE: of 2 and 3; comparisons give BOOL; logic takes BOOL). Casts are explicit.
+Val make_map(Graph *g, Fn fn, int nin, const Val *in);
+Val make_map1(Graph *g, Fn fn, Val a);
+Val make_map2(Graph *g, Fn fn, Val a, Val b);
+Val make_where(Graph *g, Val cond, Val a, Val b);
+Val make_cast(Graph *g, Val a, DType to);  // f32 -> bf16 -> f32 is kept (it rounds); bf16 -> f32 -> bf16 folds away
+// Sums of f32 to rank 0 are made in f64 and rounded at the end (casts around the node). A sum over axes the operand
+// lacks is the caller's to multiply. A sum of a product that qualifies becomes CONTRACT (notation 4.6).
+Val make_reduce(Graph *g, Reduction r, Val a, int naxes, const Axis *axes);
+Val make_contract(Graph *g, Val a, Val b, int naxes, const Axis *axes);  // operands bf16 or f32/f64; result compute dtype
+Val make_gather(Graph *g, Val table, Val index, Axis axis);
+Val make_scatter_add(Graph *g, Val dy, Val index, Axis axis, int naxes, const Axis *axes);  // axes of the table
+Val make_view(Graph *g, Val a, const View *view, int naxes, const Axis *axes);
+Val make_rename(Graph *g, Val a, Axis from, Axis to);                 // to: equal extent, or shorter (first positions)
+Val make_pick(Graph *g, Val a, Axis axis, int64_t position);
+Val make_split(Graph *g, Val a, Axis axis, int n, const Axis *parts); // first slowest
+Val make_merge(Graph *g, Val a, int n, const Axis *parts, Axis merged);
+Val make_broadcast(Graph *g, Val a, int naxes, const Axis *axes);     // to exactly these axes, in this order (also reorders)
+Val make_attention(Graph *g, Val q, Val k, Val v, const Attention *a);
+Val make_attention_grad(Graph *g, Val attention, Val lse, Val dout);
+Val make_part(Graph *g, Val a, uint32_t which);
+Val make_accumulate(Graph *g, uint32_t acc, Val v);
+Val make_update(Graph *g, Val target, Val v);
+uint32_t graph_acc(Graph *g, const char *name, int param, DType dtype, int naxes, const Axis *axes);  // makes its TOTAL leaf
+void graph_output(Graph *g, const char *name, Val v);
+
+void graph_mark_live(const Graph *g, uint8_t *live);  // live[nodes]: reachable from ACCUMULATE, UPDATE, outputs
+// Copies the graph in order through the constructors: for each live node, `visit` may return a replacement made from
+// operands already mapped (node->in refers to new values), or 0 to copy it. All side tables follow. Groups must not exist yet.
+typedef Val (*Rewrite)(Graph *g, void *ctx, const Node *node, Val old);
+void graph_rewrite(Graph *g, Rewrite visit, void *ctx);
+void graph_verify(Graph *g, const char *after);       // bug() with a dump when an invariant is broken
+void graph_dump(const Graph *g, FILE *out);           // one node a line, deterministic (dump.c)
+void node_dump(const Graph *g, Val v, Buf *out);      // that line without newline
+const char *node_place(const Graph *g, Val v, Buf *out);  // "rmsnorm llama.lua:21"
+
+// ------------------------------------------------------------------------------- front.c front_op.c (Lua, LPeg)
+// Runs the description in a fresh Lua state: fills axes, inputs, params, layers, train, forward nodes and g->loss.
+void front(Graph *g);
+// Runs the model's optimizer (nn.adamw_step by default) once the gradients exist: makes norm, clip, updates.
+// p.grad is TOTAL(acc of p) * 1/max(TOTAL(valid), 1), made by grad_scaled().
+void front_optimizer(Graph *g);
+void front_close(void);
+
+// ------------------------------------------------------------------------------------------------------- grad.c
+// Appends the backward graph from g->loss; accumulators loss_sum and valid (f64), one ACCUMULATE for each use of a
+// parameter; calls front_optimizer; outputs loss, valid, grad_norm; removes dead code.
+void grad(Graph *g);
+Val grad_scaled(Graph *g, int param);
+// Adjoints of `operands` (n of them; 0 where there is none) of the nodes between them and `result`, given its adjoint. For tests and own-grad ops.
+void grad_of(Graph *g, Val result, Val adjoint, int n, const Val *operands, Val *adjoints);
+// An op with a `grad` of its own: front_op registers, for each result, how the adjoints are made.
+typedef void (*OwnGrad)(Graph *g, void *ctx, const Val *dresults, Val *doperands);
+void grad_register(Graph *g, int nresults, const Val *results, int noperands, const Val *operands, OwnGrad f, void *ctx);
+
+// ------------------------------------------------------------------------------------------------------- save.c
+// Gives every node its segment (INIT: constants and indices alone; PREP: parameters, no inputs; F; B: backward and
+// what follows the last layer; UPDATE: after TOTAL). Decides what crosses from F to B by a minimum cut over bytes:
+// contractions, attention, gathers, row statistics and layer inputs are never made again unless --recompute says so.
+// Values made again are cloned in B. Afterwards every F -> B edge is from a node with saved[] set.
+void save(Graph *g);
+
+// ----------------------------------------------------------------------------------------------------- select.c
+// Per-node decisions from shapes alone, so that bits never depend on fusion: contractions that are no GEMM become
+// REDUCE of a product, packs (copies) where a GEMM or attention operand needs one, casts of bf16 GEMM operands on a
+// CPU, a REDUCE over mixed axes is split in a row part (suffix of the operand's axes) and the rest.
+void select_nodes(Graph *g);
+
+// ---------------------------------------------------------------------------------------- layout.c (windows)
+// Where a value lies: a window of the stored value `base`. ok: every view on the way is affine and stays inside.
+typedef struct { bool ok; Val base; int64_t offset; int64_t stride[MAX_AXES]; } Window;  // strides by the value's axes, elements
+Window window_of(const Graph *g, Val v);
+bool is_storage(const Node *n);  // leaves with a buffer: INPUT PARAM STATE TOTAL
+
+// ------------------------------------------------------------------------------------------------------- fuse.c
+// Groups nodes to kernels. Each group is one launch.
+typedef enum { G_ROW, G_COL, G_GEMM, G_ATTENTION, G_ATTENTION_GRAD, G_SCATTER } GroupKind;
+// G_ROW: domain dom[0..ndom), outer axes dom[0..nouter) are parallel rows; reductions run over all inner axes.
+//        (elementwise: no reductions.) G_COL: result axes kept[], reduced axes red[]; one or more REDUCEs of equal shape.
+struct Group {
+    GroupKind kind;
+    SegmentId seg;
+    Val *nodes;            // vec, topological; computed here
+    Val *reads, *writes;   // vecs: stored values read and written (bases of windows; accumulators by their TOTAL leaf)
+    Axis dom[MAX_AXES]; int ndom, nouter;
+    Axis red[MAX_AXES]; int nred;
+    PlanGemm gemm;         // G_GEMM
+    int64_t arg_offset[3]; // G_GEMM: element offsets of a, b, c in their buffers
+    uint32_t kernel;       // emit: index in graph->kernels (not G_GEMM)
+    Val *args;             // vec, emit: stored values in argument order (nodes; leaves)
+    int64_t *arg_offsets;  // vec, emit: element offsets, 0 where the kernel's text holds them
+    uint8_t *arg_written;  // vec, emit: 0 read, 1 written, 2 both
+    uint64_t bytes, flops; // least traffic; arithmetic of contractions, attention
+    const char *why;       // why it was not fused with its producer (--explain)
+};
+void fuse(Graph *g);
+
+// ------------------------------------------------------------------------------------------------------ order.c
+// Sequence of groups by segment: a topological order that frees memory early; readers of a parameter or state
+// before its update; accumulators written in a fixed order. Afterwards g->groups is sorted by (segment, position).
+void order(Graph *g);
+
+// ------------------------------------------------------------------------------------------------------ place.c
+struct Buffer {
+    Val val;               // the stored node or leaf
+    const char *name;
+    DType dtype;
+    PlanArena arena;
+    uint64_t offset, bytes;
+    uint32_t first, last;  // group indices, inclusive
+};
+void place(Graph *g);
+
+// ------------------------------------------------------------------------------------------------------- emit.c
+struct KernelText {
+    const char *name, *label;
+    const char *text[2];   // body of the whole function, C and CUDA (TARGET_CPU, TARGET_CUDA)
+    uint32_t nargs;
+    uint64_t rows, grain, scratch;
+    uint32_t grid[3], block[3];
+    uint64_t bytes, flops;
+};
+void emit(Graph *g);                                     // identical kernels once
+char *emit_unit(const Graph *g, PlanTarget t, const uint32_t *kernels, size_t n);  // a translation unit: prelude + kernels (malloc)
+void emit_files(const Graph *g, const char *dir);        // --emit: one file a kernel, .c and .cu, each compiles by itself
+
+// ------------------------------------------------------------------------- plan_write.c report.c explain.c dot.c
+void plan_write(const Graph *g, const char *path);
+void report(const Graph *g, FILE *text, const char *json_path);
+void dot(const Graph *g, const char *path, const char *level);
+void explain(const Graph *g, const char *file_line, FILE *out);
+double node_flops(const Graph *g, Val v);                // 2 a multiply-add: CONTRACT, ATTENTION (causal counted full/2), ATTENTION_GRAD
