@@ -101,11 +101,12 @@ typedef struct {
     bool zero;
 } ViewIndex;
 typedef struct { int n; ViewIndex ix[MAX_AXES]; } View;
+enum { VIEW_PACK = 1 };  // Node.fn of a view that select wants copied to storage
 
 typedef struct { Axis seq, head_dim; double scale, window; } Attention;  // window: inf, or that many positions
 
 typedef struct {
-    uint8_t kind, fn, dtype, seg;  // Kind, Fn (MAP), DType, SegmentId (set by pass save)
+    uint8_t kind, fn, dtype, seg;  // Kind, Fn (MAP; VIEW: VIEW_PACK), DType, SegmentId (set by pass save)
     uint8_t naxes, nin, reduce;    // reduce: Reduction
     bool backward;                 // made by grad (from the loss on), or made again in B by save
     bool again;                    // save: a copy of a forward node that B makes again
@@ -160,9 +161,10 @@ typedef struct Graph {
     Val loss;           // [batch, seq], one value a token, before grad
     Axis batch, seq_axis;
     // stamps for nodes under construction
-    Loc cur_loc; uint32_t cur_op; int16_t cur_layer; bool cur_backward;
+    Loc cur_loc; uint32_t cur_op; int16_t cur_layer; bool cur_backward; uint8_t cur_seg;
     Arena arena;        // views, names
     void *cse;          // graph.c: hash table of nodes
+    void *own_grads;    // grad.c: what grad_register was told (vec)
     // results of passes
     uint8_t *saved;     // save: node -> 1 if a forward value is kept for backward (sized to the nodes, by vec)
     Group *groups;      // fuse: in topological order (vec); order: in execution order, by segment
@@ -192,7 +194,7 @@ extern Options options;
 // The user's errors: "file:line: sentence" and the source line below. Exit 1, nothing left behind.
 _Noreturn void err(const Graph *g, Loc loc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-// ------------------------------------------------------------------------------------------------------ graph.c
+// ----------------------------------------------------------------- graph.c (nodes) build.c view.c (constructors) rewrite.c
 // Nodes are made here and nowhere else. Every constructor checks its operands (bug() on a compiler fault), folds
 // (constants; x*1, x+0, 0*x -> 0; cast of same dtype; select on constant condition; view of view; double negation)
 // and returns an existing equal node if there is one (never for RANDOM, ACCUMULATE, UPDATE).
@@ -207,8 +209,14 @@ static inline int64_t extent_of(const Graph *g, Axis a) { return g->axes[a].exte
 int axis_find(const Node *n, Axis a);                         // position of a in n->axes, or -1
 static inline bool has_axis(const Node *n, Axis a) { return axis_find(n, a) >= 0; }
 int64_t elements(const Graph *g, Val v);
+bool const_value(const Graph *g, Val v, double *value);       // v is a CONST, or one broadcast
+static inline bool is_float(DType t) { return t == F64 || t == F32 || t == BF16; }
 uint64_t value_bytes(const Graph *g, Val v);
 
+Val graph_add(Graph *g, const Node *n);                       // n as it is but for the stamps, or the equal node there is (constructors only)
+void graph_forget(Graph *g);                                  // empties the table of equal nodes (graph_rewrite)
+const View *graph_view(Graph *g, const View *view);           // interned
+const Attention *graph_attention(Graph *g, const Attention *a);
 Val make_const(Graph *g, DType dtype, double v);
 Val make_index(Graph *g, Axis a);
 Val make_random(Graph *g, DType dtype, int naxes, const Axis *axes);
@@ -222,6 +230,7 @@ Val make_cast(Graph *g, Val a, DType to);  // f32 -> bf16 -> f32 is kept (it rou
 // Sums of f32 to rank 0 are made in f64 and rounded at the end (casts around the node). A sum over axes the operand
 // lacks is the caller's to multiply. A sum of a product that qualifies becomes CONTRACT (notation 4.6).
 Val make_reduce(Graph *g, Reduction r, Val a, int naxes, const Axis *axes);
+Val make_reduce_raw(Graph *g, Reduction r, Val a, int naxes, const Axis *axes);  // no widening, no CONTRACT (select)
 Val make_contract(Graph *g, Val a, Val b, int naxes, const Axis *axes);  // operands bf16 or f32/f64; result compute dtype
 Val make_gather(Graph *g, Val table, Val index, Axis axis);
 Val make_scatter_add(Graph *g, Val dy, Val index, Axis axis, int naxes, const Axis *axes);  // axes of the table
@@ -280,6 +289,7 @@ void save(Graph *g);
 // REDUCE of a product, packs (copies) where a GEMM or attention operand needs one, casts of bf16 GEMM operands on a
 // CPU, a REDUCE over mixed axes is split in a row part (suffix of the operand's axes) and the rest.
 void select_nodes(Graph *g);
+bool accumulate_is_first(const Graph *g, Val v);  // of its accumulator's ACCUMULATEs in execution order
 
 // ---------------------------------------------------------------------------------------- layout.c (windows)
 // Where a value lies: a window of the stored value `base`. ok: every view on the way is affine and stays inside.
@@ -287,11 +297,31 @@ typedef struct { bool ok; Val base; int64_t offset; int64_t stride[MAX_AXES]; } 
 Window window_of(const Graph *g, Val v);
 bool is_storage(const Node *n);  // leaves with a buffer: INPUT PARAM STATE TOTAL
 
+// ------------------------------------------------------------------------------------------------------- gemm.c
+// The GEMM that computes CONTRACT v into `target`, v itself or a view of v that reorders or renames its axes. a, b: where
+// operands 0 and 1 lie or, for the transposed product, 1 and 0. False: the layouts do not allow it.
+typedef struct { PlanGemm gemm; Val a, b; int64_t offset_a, offset_b; } Gemm;
+bool gemm_of(const Graph *g, Val v, Val target, Gemm *out);
+// Which operands of a contraction (summed axes k, result axes c) to copy so that it is a GEMM, and the order of their axes
+// then. ok false: none helps.
+typedef struct { bool ok, pack[2]; Axis order[2][MAX_AXES]; } GemmPacks;
+GemmPacks gemm_packs(const Graph *g, const Val in[2], int nk, const Axis *k, int nc, const Axis *c);
+
 // ------------------------------------------------------------------------------------------------------- fuse.c
 // Groups nodes to kernels. Each group is one launch.
 typedef enum { G_ROW, G_COL, G_GEMM, G_ATTENTION, G_ATTENTION_GRAD, G_SCATTER } GroupKind;
 // G_ROW: domain dom[0..ndom), outer axes dom[0..nouter) are parallel rows; reductions run over all inner axes.
-//        (elementwise: no reductions.) G_COL: result axes kept[], reduced axes red[]; one or more REDUCEs of equal shape.
+//        A node of the group has either all axes of dom or exactly the outer ones (in any order). No reduction:
+//        elementwise. G_COL: dom are the axes of the operand of every REDUCE in it, in its order; red[] those summed
+//        over (the last of dom is kept); its nodes have the axes of dom (before the sum) or those kept (after it).
+// In group i a value v that its nodes need is: a load, if v is a storage leaf or stored[v] && group_of[v] != i + 1; a
+// local of the loop (REDUCE: of the row), if group_of[v] == i + 1, written as well if stored[v]; else an expression that
+// is evaluated at the place of use (MAP VIEW INDEX CONST SCALAR RANDOM; never a REDUCE or GATHER of another group).
+// Nodes of the group are read by each other at the same position only (through views that only reorder or broadcast).
+// ACCUMULATE writes its TOTAL (accumulate_is_first: overwrite in the first micro-batch; else always add), UPDATE its
+// target. G_SCATTER: SCATTER_ADD, with its ACCUMULATE if that is its only use. An output may lie where an input of the
+// same elementwise group lies (place), if that is read at the same position only: pointers are not `restrict`.
+// G_GEMM: nodes CONTRACT [VIEW ..] [ACCUMULATE]; fuse fills gemm, args (a, b, c), arg_offsets and arg_written.
 struct Group {
     GroupKind kind;
     SegmentId seg;
@@ -300,9 +330,8 @@ struct Group {
     Axis dom[MAX_AXES]; int ndom, nouter;
     Axis red[MAX_AXES]; int nred;
     PlanGemm gemm;         // G_GEMM
-    int64_t arg_offset[3]; // G_GEMM: element offsets of a, b, c in their buffers
     uint32_t kernel;       // emit: index in graph->kernels (not G_GEMM)
-    Val *args;             // vec, emit: stored values in argument order (nodes; leaves)
+    Val *args;             // vec, emit (G_GEMM: fuse): stored values in argument order (nodes; leaves)
     int64_t *arg_offsets;  // vec, emit: element offsets, 0 where the kernel's text holds them
     uint8_t *arg_written;  // vec, emit: 0 read, 1 written, 2 both
     uint64_t bytes, flops; // least traffic; arithmetic of contractions, attention
