@@ -1,0 +1,399 @@
+// base.c: errors, memory, growing arrays, text, interning and files for both programs (see base.h).
+//
+// Traps: a vector's header sits in front of its items, so a vector is freed by vec_free only. Arena and
+// vector sizes are checked for overflow here, once, so that callers may multiply counts from files they
+// have already bounded. write_file_atomic renames over regular files only: `-o /dev/null`, run by root,
+// must not replace the device.
+#include "base.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *program_name = "pico";
+bool memory_frozen = false;
+bool line_open = false;
+static char *unfinished_file;
+
+// ---- errors
+
+static void print_message(const char *kind, const char *fmt, va_list ap)
+{
+    int saved = errno;
+    fflush(stdout);
+    if (line_open) fputc('\n', stderr);
+    line_open = false;
+    fprintf(stderr, "%s: %s", program_name, kind);
+    vfprintf(stderr, fmt, ap);
+    size_t n = strlen(fmt);
+    if (n && fmt[n - 1] == ':') fprintf(stderr, " %s", strerror(saved));
+    fputc('\n', stderr);
+}
+
+static void remove_unfinished(void)
+{
+    if (unfinished_file) unlink(unfinished_file);
+}
+
+void fatal(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_message("", fmt, ap);
+    va_end(ap);
+    remove_unfinished();
+    exit(1);
+}
+
+void usage_error(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_message("", fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "Try '%s --help'.\n", program_name);
+    remove_unfinished();
+    exit(2);
+}
+
+void bug_at(const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_message("internal error: ", fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "  at %s:%d; please report this with the command and its input files\n", file, line);
+    remove_unfinished();
+    abort();
+}
+
+void warn(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_message("warning: ", fmt, ap);
+    va_end(ap);
+}
+
+void cleanup_on_exit(const char *path)
+{
+    free(unfinished_file);
+    unfinished_file = path ? xstrdup(path) : NULL;
+}
+
+// ---- memory
+
+static void *checked(void *p, size_t n)
+{
+    if (!p) fatal("out of memory (%zu bytes wanted)", n);
+    return p;
+}
+
+static void refuse_when_frozen(void)
+{
+    if (memory_frozen) bug("memory is allocated inside a training step");
+}
+
+void *xmalloc(size_t n)
+{
+    refuse_when_frozen();
+    return checked(malloc(n ? n : 1), n);
+}
+
+void *xcalloc(size_t n, size_t size)
+{
+    refuse_when_frozen();
+    return checked(calloc(n ? n : 1, size ? size : 1), n);
+}
+
+void *xrealloc(void *p, size_t n)
+{
+    refuse_when_frozen();
+    return checked(realloc(p, n ? n : 1), n);
+}
+
+char *xstrdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    return memcpy(xmalloc(n), s, n);
+}
+
+// An arena is a list of chunks, newest first; only the newest has room. A request beyond the usual chunk
+// size gets a chunk of its own.
+struct ArenaChunk {
+    ArenaChunk *next;
+    size_t used, size;
+    _Alignas(16) unsigned char data[];
+};
+
+void *arena_alloc(Arena *a, size_t n)
+{
+    enum { CHUNK = 1 << 16 };
+    if (n > SIZE_MAX / 2) fatal("out of memory (%zu bytes wanted)", n);
+    n = (n + 15) & ~(size_t)15;
+    if (!a->chunk || n > a->chunk->size - a->chunk->used) {
+        size_t size = max_of(n, (size_t)CHUNK);
+        ArenaChunk *c = xcalloc(1, sizeof *c + size);
+        c->next = a->chunk;
+        c->size = size;
+        a->chunk = c;
+    }
+    void *p = a->chunk->data + a->chunk->used;
+    a->chunk->used += n;
+    return p;
+}
+
+char *arena_strdup(Arena *a, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    return memcpy(arena_alloc(a, n), s, n);
+}
+
+char *arena_printf(Arena *a, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0) bug("bad format '%s'", fmt);
+    char *s = arena_alloc(a, (size_t)n + 1);
+    vsnprintf(s, (size_t)n + 1, fmt, again);
+    va_end(again);
+    return s;
+}
+
+void arena_free(Arena *a)
+{
+    for (ArenaChunk *c = a->chunk, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    a->chunk = NULL;
+}
+
+void *vec_grow_(void *v, size_t item, size_t more)
+{
+    size_t len = vec_len(v), cap = v ? vec_header(v)->cap : 0;
+    if (more > SIZE_MAX / 4 / item - len) fatal("out of memory (%zu items wanted)", more);
+    if (len + more <= cap) return v;
+    size_t want = max_of(len + more, max_of(2 * cap, (size_t)8));
+    VecHeader *h = xrealloc(v ? vec_header(v) : NULL, sizeof *h + want * item);
+    h->len = len;
+    h->cap = want;
+    return h + 1;
+}
+
+// ---- text
+
+static void buf_reserve(Buf *b, size_t more)
+{
+    if (more > SIZE_MAX / 4 - b->n) fatal("out of memory (%zu bytes wanted)", more);
+    size_t want = b->n + more + 1;
+    if (want <= b->cap) return;
+    b->cap = max_of(want, max_of(2 * b->cap, (size_t)64));
+    b->s = xrealloc(b->s, b->cap);
+}
+
+void buf_write(Buf *b, const void *p, size_t n)
+{
+    buf_reserve(b, n);
+    if (n) memcpy(b->s + b->n, p, n);
+    b->n += n;
+    b->s[b->n] = 0;
+}
+
+void buf_puts(Buf *b, const char *s)
+{
+    buf_write(b, s, strlen(s));
+}
+
+void buf_printf(Buf *b, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0) bug("bad format '%s'", fmt);
+    buf_reserve(b, (size_t)n);
+    vsnprintf(b->s + b->n, (size_t)n + 1, fmt, again);
+    va_end(again);
+    b->n += (size_t)n;
+}
+
+void buf_free(Buf *b)
+{
+    free(b->s);
+    *b = (Buf){0};
+}
+
+// ---- interned strings: an open-addressing table of pointers; texts live in an arena that is never freed
+
+static struct {
+    Arena arena;
+    const char **slots;
+    size_t count, cap; // cap: a power of two
+} interned;
+
+static uint64_t hash_text(const char *s, size_t n)
+{ // FNV-1a
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 1099511628211u;
+    return h ^ h >> 32;
+}
+
+static size_t intern_slot(const char *s, size_t n)
+{
+    size_t i = hash_text(s, n) & (interned.cap - 1);
+    while (interned.slots[i] && (strncmp(interned.slots[i], s, n) != 0 || interned.slots[i][n] != 0))
+        i = (i + 1) & (interned.cap - 1);
+    return i;
+}
+
+static void intern_grow(void)
+{
+    const char **old = interned.slots;
+    size_t old_cap = interned.cap;
+    interned.cap = old_cap ? 2 * old_cap : 1024;
+    interned.slots = xcalloc(interned.cap, sizeof *interned.slots);
+    for (size_t i = 0; i < old_cap; i++)
+        if (old[i]) interned.slots[intern_slot(old[i], strlen(old[i]))] = old[i];
+    free(old);
+}
+
+const char *intern_n(const char *s, size_t n)
+{
+    const char *nul = memchr(s, 0, n);
+    if (nul) n = (size_t)(nul - s);
+    if (2 * interned.count >= interned.cap) intern_grow();
+    size_t i = intern_slot(s, n);
+    if (!interned.slots[i]) {
+        char *copy = arena_alloc(&interned.arena, n + 1);
+        memcpy(copy, s, n);
+        interned.slots[i] = copy;
+        interned.count++;
+    }
+    return interned.slots[i];
+}
+
+const char *intern(const char *s)
+{
+    return intern_n(s, strlen(s));
+}
+
+// ---- files
+
+char *read_file(const char *path, size_t *size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    Buf b = {0};
+    struct stat st;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) buf_reserve(&b, (size_t)st.st_size);
+    for (;;) {
+        buf_reserve(&b, 1 << 12);
+        ssize_t n = read(fd, b.s + b.n, b.cap - b.n - 1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            int saved = errno;
+            close(fd);
+            buf_free(&b);
+            errno = saved;
+            return NULL;
+        }
+        if (n == 0) break;
+        b.n += (size_t)n;
+    }
+    close(fd);
+    b.s[b.n] = 0;
+    if (size) *size = b.n;
+    return b.s;
+}
+
+static bool write_all(int fd, const char *p, size_t n)
+{
+    while (n) {
+        ssize_t k = write(fd, p, min_of(n, (size_t)1 << 30));
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return false;
+        p += k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
+// Devices, pipes and the like are written in place.
+static bool write_in_place(const char *path, const void *data, size_t size)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool ok = write_all(fd, data, size);
+    return close(fd) == 0 && ok;
+}
+
+static bool write_and_rename(const char *path, const void *data, size_t size)
+{
+    Buf temporary = {0};
+    buf_printf(&temporary, "%s.XXXXXX", path);
+    int fd = mkstemp(temporary.s);
+    bool ok = fd >= 0;
+    if (ok) {
+        mode_t mask = umask(0);
+        umask(mask);
+        ok = fchmod(fd, 0666 & ~mask) == 0 && write_all(fd, data, size) && fsync(fd) == 0;
+        ok = close(fd) == 0 && ok;
+        ok = ok && rename(temporary.s, path) == 0;
+        int saved = errno;
+        if (!ok) unlink(temporary.s);
+        errno = saved;
+    }
+    int saved = errno;
+    buf_free(&temporary);
+    errno = saved;
+    return ok;
+}
+
+bool write_file_atomic(const char *path, const void *data, size_t size)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        if (S_ISDIR(st.st_mode)) return errno = EISDIR, false;
+        return write_in_place(path, data, size);
+    }
+    char resolved[PATH_MAX]; // a symbolic link stays one; its target is replaced
+    return write_and_rename(realpath(path, resolved) ? resolved : path, data, size);
+}
+
+// ---- dtypes
+
+int dtype_bytes(DType t)
+{
+    static const int bytes[] = {
+#define X(e, name, n, ...) [e] = n,
+        DTYPES(X)
+#undef X
+    };
+    return bytes[t];
+}
+
+const char *dtype_name(DType t)
+{
+    static const char *const names[] = {
+#define X(e, name, ...) [e] = name,
+        DTYPES(X)
+#undef X
+    };
+    return names[t];
+}
+
+const char *dtype_ctype(DType t)
+{
+    static const char *const types[] = {
+#define X(e, name, n, st, ctype) [e] = ctype,
+        DTYPES(X)
+#undef X
+    };
+    return types[t];
+}

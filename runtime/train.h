@@ -1,0 +1,33 @@
+// train.h: the training loop, and what it tells people while it runs.
+#pragma once
+#include "data.h"
+#include "exec.h"
+#include "options.h"
+
+typedef struct {
+    const Plan *plan;
+    const Options *options;
+    Exec *exec;
+    const Data *data;  // NULL: a device that computes nothing
+    FILE *log;         // NULL: none
+} Training;
+
+// Runs all steps. Returns 0, or the number of the signal that ended the run after a whole step.
+int train(const Training *t);
+
+// progress.c: one line a step, or on a terminal one line that is rewritten and a line now and then.
+typedef struct {
+    int64_t steps, tokens_per_step;
+    bool live;
+    double start;
+} Progress;
+typedef struct {
+    int64_t step;
+    double loss, grad_norm, lr, seconds;
+    bool has_norm;
+} StepNumbers;
+Progress progress_start(int64_t steps, int64_t tokens_per_step);
+void progress_step(const Progress *p, const StepNumbers *s);
+void progress_end(const Progress *p, int64_t done);
+// "12.3k", "4.56M": a count for people
+const char *short_count(double x, char text[16]);
