@@ -166,6 +166,7 @@ typedef struct Graph {
     void *cse;          // graph.c: hash table of nodes
     void *own_grads;    // grad.c: what grad_register was told (vec)
     // results of passes
+    Val *first_added;   // select: by accumulator, its first ACCUMULATE in execution order (vec)
     uint8_t *saved;     // save: node -> 1 if a forward value is kept for backward (sized to the nodes, by vec)
     Group *groups;      // fuse: in topological order (vec); order: in execution order, by segment
     uint32_t *group_of; // fuse: node -> group index + 1, 0: not computed by any (leaf, view, dead)
@@ -199,6 +200,7 @@ _Noreturn void err(const Graph *g, Loc loc, const char *fmt, ...) PRINTF_LIKE(3,
 // (constants; x*1, x+0, 0*x -> 0; cast of same dtype; select on constant condition; view of view; double negation)
 // and returns an existing equal node if there is one (never for RANDOM, ACCUMULATE, UPDATE).
 Graph *graph_new(void);
+void graph_free(Graph *g);                                    // nodes and tables; what later passes made is theirs
 Axis graph_axis(Graph *g, const char *name, int64_t extent);  // interned
 Loc graph_loc(Graph *g, const char *file, int line);
 uint32_t graph_op(Graph *g, const char *name, Loc loc);       // not interned: one for each call
@@ -226,6 +228,7 @@ Val make_map(Graph *g, Fn fn, int nin, const Val *in);
 Val make_map1(Graph *g, Fn fn, Val a);
 Val make_map2(Graph *g, Fn fn, Val a, Val b);
 Val make_where(Graph *g, Val cond, Val a, Val b);
+Val make_wall(Graph *g, Val a);            // FN_STOP, but equal to no other node (results of an op with a gradient of its own)
 Val make_cast(Graph *g, Val a, DType to);  // f32 -> bf16 -> f32 is kept (it rounds); bf16 -> f32 -> bf16 folds away
 // Sums of f32 to rank 0 are made in f64 and rounded at the end (casts around the node). A sum over axes the operand
 // lacks is the caller's to multiply. A sum of a product that qualifies becomes CONTRACT (notation 4.6).
@@ -274,6 +277,8 @@ Val grad_scaled(Graph *g, int param);
 // Adjoints of `operands` (n of them; 0 where there is none) of the nodes between them and `result`, given its adjoint. For tests and own-grad ops.
 void grad_of(Graph *g, Val result, Val adjoint, int n, const Val *operands, Val *adjoints);
 // An op with a `grad` of its own: front_op registers, for each result, how the adjoints are made.
+// dresults[i] is the adjoint of results[i] (0 as a constant where there is none); doperands may have more or fewer axes
+// than the operands. A result must be a node of its own: wrap it by make_wall.
 typedef void (*OwnGrad)(Graph *g, void *ctx, const Val *dresults, Val *doperands);
 void grad_register(Graph *g, int nresults, const Val *results, int noperands, const Val *operands, OwnGrad f, void *ctx);
 
@@ -327,6 +332,7 @@ struct Group {
     SegmentId seg;
     Val *nodes;            // vec, topological; computed here
     Val *reads, *writes;   // vecs: stored values read and written (bases of windows; accumulators by their TOTAL leaf)
+    uint8_t *reads_far;    // vec beside reads: 1 if read at another position than its own (views, tables, library calls)
     Axis dom[MAX_AXES]; int ndom, nouter;
     Axis red[MAX_AXES]; int nred;
     PlanGemm gemm;         // G_GEMM
@@ -342,6 +348,7 @@ void fuse(Graph *g);
 // ------------------------------------------------------------------------------------------------------ order.c
 // Sequence of groups by segment: a topological order that frees memory early; readers of a parameter or state
 // before its update; accumulators written in a fixed order. Afterwards g->groups is sorted by (segment, position).
+void groups_sort(Graph *g, bool save_memory);  // fuse: in order of creation as far as dependences allow
 void order(Graph *g);
 
 // ------------------------------------------------------------------------------------------------------ place.c

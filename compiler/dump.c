@@ -1,0 +1,161 @@
+// dump.c: the graph as text, the same text for the same graph.
+//
+//   graph llama f32 seq 64 micro_batch 8 accum 1
+//   axis batch 8
+//   param 0 embed.weight %3 acc 2
+//   %12 f32 [batch seq hidden] = mul %10 %11            ; rmsnorm llama.lua:21 F layer 3
+//
+// Behind the semicolon: the op call and its place, the segment (F or B before pass save has set any: forward or
+// backward), the layer. A view shows, for every axis of its operand that is read elsewhere, {axis = position}; `|0`: 0
+// outside. Nodes are numbered as they lie in the graph.
+#include "pico.h"
+#include <inttypes.h>
+#include <math.h>
+
+static void put_axes(const Graph *g, int naxes, const Axis *axes, Buf *out) {
+    buf_puts(out, "[");
+    for (int i = 0; i < naxes; i++) buf_printf(out, "%s%s", i ? " " : "", axis_name(g, axes[i]));
+    buf_puts(out, "]");
+}
+
+static void put_number(double x, Buf *out) {
+    if (isinf(x)) buf_puts(out, x < 0 ? "-inf" : "inf");
+    else if (isnan(x)) buf_puts(out, "nan");
+    else if (x == floor(x) && fabs(x) < 1e15) buf_printf(out, "%.0f", x);
+    else buf_printf(out, "%.9g", x);
+}
+
+static void put_position(const Graph *g, const ViewIndex *x, Buf *out) {
+    bool quotient = x->div > 1 || x->mod > 0, first = true;
+    if (quotient && (x->nterms > 1 || x->offset)) buf_puts(out, "(");
+    for (int t = 0; t < x->nterms; t++, first = false) {
+        int64_t coef = x->coef[t];
+        buf_puts(out, coef < 0 ? "-" : first ? "" : "+");
+        if (coef != 1 && coef != -1) buf_printf(out, "%" PRId64 "*", coef < 0 ? -coef : coef);
+        buf_puts(out, axis_name(g, x->axis[t]));
+    }
+    if (first || x->offset) buf_printf(out, first ? "%" PRId64 : "%+" PRId64, x->offset);
+    if (quotient && (x->nterms > 1 || x->offset)) buf_puts(out, ")");
+    if (x->div > 1) buf_printf(out, "/%" PRId64, x->div);
+    if (x->mod > 0) buf_printf(out, "%%%" PRId64, x->mod);
+}
+
+static void put_view(const Graph *g, const View *view, Buf *out) {
+    buf_puts(out, " {");
+    for (int i = 0; i < view->n; i++) {
+        buf_printf(out, "%s%s = ", i ? ", " : "", axis_name(g, view->ix[i].src));
+        put_position(g, &view->ix[i], out);
+        if (view->ix[i].zero) buf_puts(out, "|0");
+    }
+    buf_puts(out, "}");
+}
+
+// The name behind a leaf's or accumulate's number.
+static const char *table_name(const Graph *g, const Node *n) {
+    switch (n->kind) {
+    case K_INPUT: return n->u.id < vec_len(g->inputs) ? g->inputs[n->u.id].name : "?";
+    case K_PARAM: return n->u.id < vec_len(g->params) ? g->params[n->u.id].name : "?";
+    case K_STATE: return n->u.id < vec_len(g->states) ? g->states[n->u.id].name : "?";
+    case K_TOTAL: case K_ACCUMULATE: return n->u.id < vec_len(g->accs) ? g->accs[n->u.id].name : "?";
+    case K_SCALAR:
+        for (size_t i = 0; i < vec_len(g->scalars); i++)
+            if (g->scalars[i].slot == n->u.id) return g->scalars[i].name;
+        return "?";
+    default: return NULL;
+    }
+}
+
+static void put_operands(const Node *n, Buf *out) {
+    for (int i = 0; i < n->nin; i++) buf_printf(out, " %%%u", n->in[i]);
+}
+
+static void put_operation(const Graph *g, const Node *n, Buf *out) {
+    static const char *const reductions[] = {"sum", "max", "min"};
+    switch (n->kind) {
+    case K_MAP: buf_puts(out, fn_info[n->fn].name); break;
+    case K_REDUCE: buf_puts(out, reductions[n->reduce]); break;
+    default: buf_puts(out, kind_info[n->kind].name); break;
+    }
+    if (n->kind == K_REDUCE || n->kind == K_CONTRACT) put_axes(g, n->u.over.n, n->u.over.axes, out);
+    if (n->kind == K_GATHER || n->kind == K_SCATTER_ADD) put_axes(g, 1, &n->u.axis, out);
+    put_operands(n, out);
+    switch (n->kind) {
+    case K_CONST: buf_puts(out, " "), put_number(n->u.num, out); break;
+    case K_INDEX: buf_printf(out, " %s", axis_name(g, n->u.axis)); break;
+    case K_RANDOM: case K_PART: buf_printf(out, " %u", n->u.id); break;
+    case K_VIEW: put_view(g, n->u.view, out); break;
+    case K_ATTENTION: case K_ATTENTION_GRAD:
+        buf_printf(out, " {seq = %s, head_dim = %s, scale = ", axis_name(g, n->u.attention->seq),
+                   axis_name(g, n->u.attention->head_dim));
+        put_number(n->u.attention->scale, out);
+        buf_puts(out, ", window = ");
+        put_number(n->u.attention->window, out);
+        buf_puts(out, "}");
+        break;
+    default:
+        if (table_name(g, n)) buf_printf(out, " %u \"%s\"", n->u.id, table_name(g, n));
+    }
+}
+
+const char *node_place(const Graph *g, Val v, Buf *out) {
+    const Node *n = &g->nodes[v];
+    const OpCall *op = n->op ? &g->ops[n->op] : NULL;
+    Loc at = op ? op->loc : n->loc;
+    if (op) buf_puts(out, op->name);
+    if (at) buf_printf(out, "%s%s:%d", op ? " " : "", g->locs[at].file, g->locs[at].line);
+    if (!out->s) buf_puts(out, "");
+    return out->s;
+}
+
+void node_dump(const Graph *g, Val v, Buf *out) {
+    static const char *const segments[SEG_COUNT] = {"INIT", "PREP", "F", "B", "UPDATE"};
+    const Node *n = &g->nodes[v];
+    size_t start = out->n;
+    buf_printf(out, "%%%u %s ", v, dtype_name((DType)n->dtype));
+    put_axes(g, n->naxes, n->axes, out);
+    buf_puts(out, " = ");
+    put_operation(g, n, out);
+    int width = (int)(out->n - start);
+    buf_printf(out, "%*s ; ", width < 55 ? 55 - width : 0, "");
+    size_t before = out->n;
+    node_place(g, v, out);
+    const char *segment = g->saved ? segments[n->seg] : n->backward ? "B" : "F";
+    buf_printf(out, "%s%s layer %d", out->n > before ? " " : "", segment, n->layer);
+    if (g->saved && v < vec_len(g->saved) && g->saved[v]) buf_puts(out, " saved");
+}
+
+static void put_tables(const Graph *g, Buf *b) {
+    for (size_t i = 1; i < vec_len(g->axes); i++) buf_printf(b, "axis %s %" PRId64 "\n", g->axes[i].name, g->axes[i].extent);
+    for (size_t i = 0; i < vec_len(g->inputs); i++)
+        buf_printf(b, "input %zu %s %%%u shift %u limit %" PRId64 " ignore %d\n", i, g->inputs[i].name, g->inputs[i].val,
+                   g->inputs[i].shift, g->inputs[i].limit, g->inputs[i].ignore);
+    for (size_t i = 0; i < vec_len(g->params); i++) {
+        const Param *p = &g->params[i];
+        buf_printf(b, "param %zu %s %%%u", i, p->name, p->val);
+        for (int d = 0; d < p->ndim; d++) buf_printf(b, "%s%" PRId64, d ? "x" : " ", p->dims[d]);
+        buf_puts(b, p->init == INIT_NORMAL ? " normal " : " constant ");
+        put_number(p->init_value, b);
+        buf_printf(b, "%s acc %d\n", p->decay ? " decay" : "", p->acc);
+    }
+    for (size_t i = 0; i < vec_len(g->states); i++)
+        buf_printf(b, "state %zu %s %%%u of param %d\n", i, g->states[i].name, g->states[i].val, g->states[i].param);
+    for (size_t i = 0; i < vec_len(g->scalars); i++)
+        buf_printf(b, "scalar %u %s %%%u\n", g->scalars[i].slot, g->scalars[i].name, g->scalars[i].val);
+    for (size_t i = 0; i < vec_len(g->accs); i++)
+        buf_printf(b, "acc %zu %s %s %%%u\n", i, g->accs[i].name, dtype_name(g->accs[i].dtype), g->accs[i].total);
+}
+
+void graph_dump(const Graph *g, FILE *out) {
+    Buf b = {0};
+    buf_printf(&b, "graph %s %s seq %" PRId64 " micro_batch %" PRId64 " accum %" PRId64 "\n", g->model ? g->model : "?",
+               dtype_name(g->dtype), g->seq, g->micro_batch, g->accum);
+    put_tables(g, &b);
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        node_dump(g, v, &b);
+        buf_puts(&b, "\n");
+    }
+    if (g->loss) buf_printf(&b, "loss %%%u\n", g->loss);
+    for (size_t i = 0; i < vec_len(g->outputs); i++) buf_printf(&b, "output %s %%%u\n", g->outputs[i].name, g->outputs[i].val);
+    fputs(b.s, out);
+    buf_free(&b);
+}

@@ -1,0 +1,9 @@
+local pico, nn = require "pico", require "nn"
+local sum = pico.sum
+local m = pico.model "t"
+m:axes { hidden = 8, ffn = 16, vocab = 65, position = 32 }
+local f = pico.op [[
+  norm(x[.., hidden], gain[hidden]) =
+      scale = rsqrt(mean[hiden](x^2))
+      x * scale * gain
+]]

@@ -1,0 +1,2 @@
+local f = load("\27Lua")
+f()

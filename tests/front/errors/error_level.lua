@@ -1,0 +1,2 @@
+local function f() error("bad width", 2) end
+f()

@@ -1,0 +1,2 @@
+local function f() error "nothing works" end
+f()

@@ -1,0 +1,3 @@
+local pico = require "pico"
+local f
+f(2)

@@ -1,0 +1,2 @@
+pcall(os.exit)
+print(pcall(function() os.exit(0) end))

@@ -1,0 +1,2 @@
+local pico = require "pico"
+local x = = 2

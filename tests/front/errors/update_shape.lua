@@ -1,0 +1,15 @@
+local pico, nn = require "pico", require "nn"
+local sum = pico.sum
+local m = pico.model "t"
+m:axes { hidden = 8, ffn = 16, vocab = 65, position = 32 }
+local tokens, targets = m:input "tokens", m:input "targets"
+local embed = m("embed", "vocab hidden")
+local x = embed { vocab = tokens }
+m:optimizer(function(m)
+  local o = m:scalars "lr"
+  local p = m.params[1]
+  local f = pico.op "f(w[.., hidden], g[..]; lr) =\n  w' = g + lr*sum[hidden](w)"
+  f(p, sum("hidden", p.grad), { lr = o.lr })
+end)
+m:loss(nn.cross_entropy(sum("hidden", x * embed), targets))
+return m
