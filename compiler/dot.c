@@ -3,8 +3,10 @@
 //   layer   the op calls and contractions of the forward pass; of equal layers in a row the first in full, the others as one box
 //   op      every node of the step, forward and backward, clustered by segment
 //   kernel  every launch, clustered by segment; edges are buffers with their bytes
-// A level is a function from nodes to boxes; edges follow from the operands. Values that are only read through (views,
-// constants, index) belong to no box: edges pass them. Order is the graph's, so the text is deterministic.
+// At all levels but the first, of equal layers in a row only the first is shown in full: Graphviz takes minutes for
+// thousands of boxes, and nobody reads them. A level is a function from nodes to boxes; edges follow from the operands.
+// Values that are only read through (views, constants, index) belong to no box: edges pass them. Order is the graph's, so
+// the text is deterministic.
 #include "pico.h"
 
 typedef struct { char *label; const char *shape, *color; int cluster; } Box;
@@ -15,6 +17,9 @@ typedef struct {
     char **clusters;
     Edge *edges;
     uint32_t *box_of;      // node -> box + 1, 0: read through
+    int *like;             // layer + 1 -> the first of the equal layers before it, + 1; 0: shown in full
+    int *layer_of;         // node -> the layer it is drawn with: its own, or for the update that of its parameter
+    uint32_t *rest;        // (layer + 1) * SEG_COUNT + segment -> the box of the layers that are not shown
 } Picture;
 
 static void escape(Buf *out, const char *s)
@@ -122,7 +127,7 @@ static uint64_t *layer_signatures(const Graph *g)
     uint64_t *h = xcalloc((size_t)g->nlayers + 2, sizeof *h);
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         const Node *x = &g->nodes[v];
-        if (!is_forward(x) || x->nin == 0) continue;
+        if (!is_forward(x) || x->nin == 0 || x->seg == SEG_INIT) continue;  // tables are shared
         uint64_t *s = &h[x->layer + 1];
         *s = mix(*s, (uint64_t)x->kind << 16 | (uint64_t)x->fn << 8 | x->dtype);
         for (int i = 0; i < x->naxes; i++) *s = mix(*s, x->axes[i]);
@@ -136,6 +141,12 @@ static char *node_label(const Graph *g, Val v)
     Buf b = {0}, place = {0};
     if (x->kind == K_PARAM) {
         buf_puts(&b, g->params[x->u.id].name);
+    } else if (x->kind == K_INPUT) {
+        buf_puts(&b, g->inputs[x->u.id].name);
+    } else if (x->kind == K_STATE) {
+        buf_printf(&b, "%s\n%s", g->states[x->u.id].name, g->params[g->states[x->u.id].param].name);
+    } else if (x->kind == K_TOTAL) {
+        buf_printf(&b, "sum of %s", g->accs[x->u.id].name);
     } else {
         const char *where = node_place(g, v, &place);
         const char *name = x->op ? g->ops[x->op].name : x->kind == K_MAP ? fn_info[x->fn].name : kind_info[x->kind].name;
@@ -160,26 +171,74 @@ static const char *node_shape(const Node *x)
     return x->kind == K_PARAM || x->kind == K_INPUT || x->kind == K_STATE || x->kind == K_TOTAL ? "oval" : "box";
 }
 
+// Finds the layers that are like the one before them, forward.
+static void find_equal_layers(Picture *p)
+{
+    const Graph *g = p->g;
+    uint64_t *signature = layer_signatures(g);
+    for (int i = 1; i < g->nlayers; i++)
+        if (signature[i + 1] == signature[i]) p->like[i + 1] = p->like[i] ? p->like[i] : i;
+    free(signature);
+}
+
+static void find_drawn_layers(Picture *p)
+{
+    const Graph *g = p->g;
+    int *of_param = xcalloc(vec_len(g->params) + 1, sizeof *of_param);
+    for (Val v = (Val)vec_len(g->nodes); v-- > 1;)
+        for (int i = 0; i < g->nodes[v].nin; i++) {
+            const Node *x = &g->nodes[g->nodes[v].in[i]];
+            if (x->kind == K_PARAM && g->nodes[v].seg != SEG_UPDATE) of_param[x->u.id] = g->nodes[v].layer;
+        }
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        const Node *x = &g->nodes[v];
+        int layer = x->nin ? x->layer : -1, param = x->kind == K_PARAM ? (int)x->u.id : x->kind == K_STATE ? g->states[x->u.id].param : -1;
+        if (x->kind == K_TOTAL) param = g->accs[x->u.id].param;
+        if (param >= 0) layer = of_param[param];
+        if (x->seg == SEG_UPDATE && x->nin) {
+            layer = -1;
+            for (int i = 0; i < x->nin; i++) {
+                int l = p->layer_of[x->in[i]];
+                if (l >= 0 && l < g->nlayers && l != layer) layer = layer < 0 ? l : g->nlayers;
+            }
+            if (layer < 0) layer = g->nlayers;
+        }
+        p->layer_of[v] = layer;
+    }
+    free(of_param);
+}
+
+static bool in_rest(const Picture *p, Val v)
+{
+    int layer = p->layer_of[v];
+    return layer >= 0 && layer < p->g->nlayers && p->like[layer + 1];
+}
+
+// The box of all layers that are like the one of node x and not shown, in x's segment; 0: x is shown.
+static uint32_t box_of_rest(Picture *p, Val v, SegmentId seg, int cluster)
+{
+    int layer = p->layer_of[v];
+    if (!in_rest(p, v) || !p->g->nodes[v].nin) return 0;
+    int first = layer, last = layer;
+    while (first > 0 && p->like[first] == p->like[layer + 1]) first--;
+    while (last + 1 < p->g->nlayers && p->like[last + 2] == p->like[layer + 1]) last++;
+    uint32_t *box = &p->rest[(first + 1) * SEG_COUNT + seg];
+    if (!*box) {
+        *box = box_of_layer(p, first, last);
+        p->boxes[*box - 1].cluster = cluster;
+    }
+    return *box;
+}
+
 // An op call is one box, labelled by its last node (its result); so the boxes are made from the end.
 static void boxes_layer(Picture *p)
 {
     const Graph *g = p->g;
-    uint64_t *signature = layer_signatures(g);
-    uint32_t *rest = xcalloc((size_t)g->nlayers + 2, sizeof *rest), *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
-    for (int i = 0; i < g->nlayers;) {
-        int last = i;
-        while (last + 1 < g->nlayers && signature[last + 2] == signature[i + 1]) last++;
-        uint32_t box = last > i ? box_of_layer(p, i + 1, last) : 0;
-        for (int k = i + 1; k <= last; k++) rest[k + 1] = box;
-        i = last + 1;
-    }
+    uint32_t *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
     for (Val v = (Val)vec_len(g->nodes); v-- > 1;) {
         const Node *x = &g->nodes[v];
         if (!is_forward(x) || read_through(x) || (x->nin && x->seg == SEG_INIT) || x->kind == K_PARAM) continue;
-        if (rest[x->layer + 1] && x->nin) {
-            p->box_of[v] = rest[x->layer + 1];
-            continue;
-        }
+        if ((p->box_of[v] = box_of_rest(p, v, SEG_F, 0))) continue;
         uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
         int cluster = x->nin && x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
         if (!*box) *box = add_box(p, node_label(g, v), node_shape(x), node_color(x), cluster);
@@ -187,7 +246,8 @@ static void boxes_layer(Picture *p)
     }
     for (Val v = 1; v < vec_len(g->nodes); v++) {  // parameters of what is shown in full
         const Node *x = &g->nodes[v];
-        for (int i = 0; i < x->nin && is_forward(x) && p->box_of[v] && !rest[x->layer + 1]; i++) {
+        bool shown = is_forward(x) && p->box_of[v] && !in_rest(p, v);
+        for (int i = 0; i < x->nin && shown; i++) {
             Val w = x->in[i];
             if (g->nodes[w].kind == K_PARAM && !p->box_of[w]) {
                 int cluster = x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
@@ -196,7 +256,7 @@ static void boxes_layer(Picture *p)
         }
     }
     for (int i = 0; i < g->nlayers; i++) vec_push(p->clusters, xstrdup(g->layers[i]));
-    free(signature), free(rest), free(calls);
+    free(calls);
 }
 
 // ---- levels op and kernel
@@ -205,18 +265,62 @@ static void segment_clusters(Picture *p)
     for (int s = 0; s < SEG_COUNT; s++) vec_push(p->clusters, xstrdup(plan_segment_name((SegmentId)s)));
 }
 
+// In the update an op call is one box: the same optimizer runs for every parameter.
 static void boxes_op(Picture *p)
 {
     const Graph *g = p->g;
+    uint32_t *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
     uint8_t *live = xcalloc(vec_len(g->nodes), 1);
     graph_mark_live(g, live);
     segment_clusters(p);
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         const Node *x = &g->nodes[v];
         if (!live[v] || x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR) continue;
-        p->box_of[v] = add_box(p, node_label(g, v), node_shape(x), node_color(x), x->nin ? x->seg + 1 : 0);
+        if ((p->box_of[v] = box_of_rest(p, v, (SegmentId)x->seg, x->seg + 1))) continue;
+        if (in_rest(p, v)) continue;  // a leaf of layers that are not shown
+        uint32_t own = 0, *box = x->seg == SEG_UPDATE && x->op ? &calls[x->op] : &own;
+        if (!*box) *box = add_box(p, node_label(g, v), node_shape(x), node_color(x), x->nin ? x->seg + 1 : 0);
+        p->box_of[v] = *box;
     }
-    free(live);
+    free(live), free(calls);
+}
+
+static char *group_label(const Graph *g, const Group *group)
+{
+    Buf b = {0};
+    if (group->kind == G_GEMM) {
+        Buf place = {0};
+        buf_printf(&b, "GEMM %llu x %llu x %llu\n%s", (unsigned long long)group->gemm.m, (unsigned long long)group->gemm.n,
+                   (unsigned long long)group->gemm.k, node_place(g, group->nodes[0], &place));
+        buf_free(&place);
+    } else {
+        buf_printf(&b, "%s\n%s", g->kernels[group->kernel].name, g->kernels[group->kernel].label);
+    }
+    buf_puts(&b, "\n");
+    put_bytes(&b, group->bytes);
+    return text_of(&b);
+}
+
+// Edges are what is read from memory.
+static void edges_kernel(Picture *p, const Group *group)
+{
+    const Graph *g = p->g;
+    uint32_t to = p->box_of[group->nodes[0]];
+    for (size_t k = 0; k < vec_len(group->reads); k++) {
+        Val v = group->reads[k];
+        if (!p->box_of[v]) p->box_of[v] = add_box(p, node_label(g, v), "oval", "#f2f2f2", 0);
+        if (p->box_of[v] != to) vec_push(p->edges, (Edge){p->box_of[v], to, v});
+    }
+}
+
+// The node that says which layer a group is drawn with.
+static Val group_node(const Picture *p, const Group *group)
+{
+    for (size_t k = 0; k < vec_len(group->nodes); k++) {
+        int layer = p->layer_of[group->nodes[k]];
+        if (layer >= 0 && layer < p->g->nlayers) return group->nodes[k];
+    }
+    return group->nodes[0];
 }
 
 static void boxes_kernel(Picture *p)
@@ -224,30 +328,16 @@ static void boxes_kernel(Picture *p)
     const Graph *g = p->g;
     static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd", "#d9f0dd", "#f6e3db"};
     segment_clusters(p);
-    for (size_t i = 0; i < vec_len(g->groups); i++) {
-        const Group *group = &g->groups[i];
-        Buf b = {0};
-        if (group->kind == G_GEMM) {
-            Buf place = {0};
-            buf_printf(&b, "GEMM %llu x %llu x %llu\n%s", (unsigned long long)group->gemm.m, (unsigned long long)group->gemm.n,
-                       (unsigned long long)group->gemm.k, node_place(g, group->nodes[0], &place));
-            buf_free(&place);
-        } else {
-            buf_printf(&b, "%s\n%s", g->kernels[group->kernel].name, g->kernels[group->kernel].label);
-        }
-        buf_puts(&b, "\n");
-        put_bytes(&b, group->bytes);
-        uint32_t box = add_box(p, text_of(&b), "box", colors[group->kind], group->seg + 1);
-        for (size_t k = 0; k < vec_len(group->nodes); k++) p->box_of[group->nodes[k]] = box;
-    }
-    for (size_t i = 0; i < vec_len(g->groups); i++)  // edges are what is read from memory; updates come back to the leaf
-        for (size_t k = 0; k < vec_len(g->groups[i].reads); k++) {
-            Val v = g->groups[i].reads[k];
-            if (g->nodes[v].nin == 0) {
-                if (!p->box_of[v]) p->box_of[v] = add_box(p, node_label(g, v), "oval", "#f2f2f2", 0);
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < vec_len(g->groups); i++) {
+            const Group *group = &g->groups[i];
+            uint32_t box = box_of_rest(p, group_node(p, group), group->seg, group->seg + 1);
+            if (pass) {
+                if (!box) edges_kernel(p, group);
+                continue;
             }
-            uint32_t to = p->box_of[g->groups[i].nodes[0]];
-            if (p->box_of[v] != to) vec_push(p->edges, (Edge){p->box_of[v], to, v});
+            if (!box) box = add_box(p, group_label(g, group), "box", colors[group->kind], group->seg + 1);
+            for (size_t k = 0; k < vec_len(group->nodes); k++) p->box_of[group->nodes[k]] = box;
         }
 }
 
@@ -306,6 +396,11 @@ static void put_edges(Picture *p, Buf *out, bool shapes)
 void dot(const Graph *g, const char *path, const char *level)
 {
     Picture p = {.g = g, .box_of = xcalloc(vec_len(g->nodes), sizeof *p.box_of)};
+    p.like = xcalloc((size_t)g->nlayers + 2, sizeof *p.like);
+    p.rest = xcalloc((size_t)(g->nlayers + 2) * SEG_COUNT, sizeof *p.rest);
+    p.layer_of = xcalloc(vec_len(g->nodes), sizeof *p.layer_of);
+    find_equal_layers(&p);
+    find_drawn_layers(&p);
     bool model = !strcmp(level, "model"), layer = !strcmp(level, "layer"), op = !strcmp(level, "op");
     if (model) boxes_model(&p);
     else if (layer) boxes_layer(&p);
@@ -315,7 +410,7 @@ void dot(const Graph *g, const char *path, const char *level)
     Buf out = {0};
     buf_puts(&out, "digraph \"");
     escape(&out, g->model);
-    buf_puts(&out, "\" {\n  rankdir=TB; fontname=\"Helvetica\";\n  node [style=filled, fontname=\"Helvetica\", fontsize=11, color=\"#888888\"];\n"
+    buf_puts(&out, "\" {\n  nslimit=1; nslimit1=1; mclimit=0.3; rankdir=TB; fontname=\"Helvetica\";\n  node [style=filled, fontname=\"Helvetica\", fontsize=11, color=\"#888888\"];\n"
                    "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\", fontcolor=\"#555555\"];\n");
     for (size_t i = 0; i < vec_len(p.boxes); i++)
         if (!p.boxes[i].cluster) put_box(&p, &out, i);
@@ -337,5 +432,5 @@ void dot(const Graph *g, const char *path, const char *level)
     for (size_t i = 0; i < vec_len(p.boxes); i++) free(p.boxes[i].label);
     for (size_t i = 0; i < vec_len(p.clusters); i++) free(p.clusters[i]);
     vec_free(p.boxes), vec_free(p.clusters), vec_free(p.edges);
-    free(p.box_of);
+    free(p.box_of), free(p.like), free(p.rest), free(p.layer_of);
 }

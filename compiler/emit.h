@@ -33,7 +33,7 @@ typedef struct {
 typedef struct { IdxId idx; int64_t extent; PredId outer; int level; const char *name; } Pred;  // 0 <= idx < extent, and outer
 typedef struct { const char *text; int level; } Value;                // text: a name or a literal
 typedef struct { Val val; PredId pred; IdxId at[MAX_AXES]; Value value; int next; } Memo;
-typedef struct { uint32_t arg; IdxId base; int level; const char *name; } Pointer;
+typedef struct { uint32_t arg; IdxId base; PredId pred; int level; const char *name; } Pointer;
 typedef struct { Val val; const char *name; int first; } ScratchRow;  // a costly value kept for later passes
 typedef struct { Axis axis; IdxId idx; } Position;
 
@@ -72,6 +72,7 @@ IdxId idx_const(Emitter *e, int64_t c);
 IdxId idx_var(Emitter *e, uint32_t var);
 IdxId idx_add(Emitter *e, IdxId a, IdxId b, int64_t scale);  // a + scale*b
 IdxId idx_divide(Emitter *e, IdxId a, int64_t div, int64_t mod);
+IdxId idx_coarser(Emitter *e, IdxId a, int64_t *extent);  // 0 <= a < extent is the same as for the result and its extent
 void idx_range(const Emitter *e, IdxId a, int64_t *lo, int64_t *hi);
 int idx_level(const Emitter *e, IdxId a);
 const char *idx_text(Emitter *e, IdxId a);                   // declares what it needs
@@ -97,7 +98,7 @@ void memo_add(Emitter *e, Val v, const IdxId *at, PredId pred, Value value);
 uint32_t arg_of(Emitter *e, Val v, bool read, bool written); // v: a node with storage, or ACCUMULATE, UPDATE
 Val storage_of(const Graph *g, Val v);                       // the value whose buffer holds v
 IdxId address_of(Emitter *e, Val storage, const Node *n, const IdxId *at);
-const char *element_text(Emitter *e, uint32_t arg, IdxId address, bool written);  // "a0_1[i]", pointer declared
+const char *element_text(Emitter *e, uint32_t arg, IdxId address, bool written, PredId pred);  // "a0_1[i]", pointer declared
 void store_here(Emitter *e, Val v, Value value, int least);  // at the end of its level, at least `least`
 bool is_loaded(const Emitter *e, Val v);
 const char *first_flag(Emitter *e);
@@ -132,10 +133,12 @@ char *emit_attention(Emitter *e);  // emit_attention.c
 // emit_row.c: reductions
 const char *reduce_identity(const Node *n);
 const char *reduce_name(const Node *n);          // "sum"
+uint8_t *passes_before(const Emitter *e);        // by node: reductions that must be complete, one after the other (malloc)
 const char *reduce_step(Emitter *e, const Node *n, const char *to, const char *value);  // to = to + value;
 
 // emit_template.c
 // Appends a section of a template with its holes filled. A hole alone in its line takes any number of lines, which get
 // the line's indentation; none at all if it is empty. "${name}" that is not among the holes stays.
 void template_expand(Buf *out, const char *file, const char *section, const Hole *holes, size_t n);
+bool mentions(const char *text, const char *name);  // as a whole word
 const char *embedded_template(const char *name);

@@ -142,9 +142,9 @@ static void common_holes(Heads *h) {
     Emitter *e = h->e;
     int64_t seq = extent_of(e->g, h->how->seq), dim = extent_of(e->g, h->how->head_dim);
     int64_t window = h->how->window < (double)seq ? (int64_t)ceil(h->how->window) : 0;  // 0: none
-    const char *seen = "back >= 0", *first = "0";
+    const char *seen = "(back >= 0)", *first = "0";
     if (window) {
-        seen = arena_printf(&e->arena, "back >= 0 && back < %lld", (long long)window);
+        seen = arena_printf(&e->arena, "((back >= 0) & (back < %lld))", (long long)window);
         first = arena_printf(&e->arena, "q0 < %lld ? 0 : q0 - %lld", (long long)window, (long long)window - 1);
     }
     hole(h, "T", local_type(h->compute));

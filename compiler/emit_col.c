@@ -3,7 +3,8 @@
 // Both go down the rows of a tensor with neighbouring columns side by side. A column sum adds its rows, counted
 // through the reduced axes in the operand's order, in blocks of 64: within a block in order, then the blocks in order;
 // that is its meaning, and how wide a tile of columns a thread takes is not. On a CPU a tile is a `row`; on CUDA every
-// thread has one column.
+// thread has one column. A sum that needs another one (softmax along an axis that is not the last) is made in a
+// further run down the rows.
 //
 // scatter_add goes through the tokens in order and adds each one's columns to the row it names, straight into the
 // result (or the accumulator); positions outside are skipped.
@@ -81,7 +82,7 @@ static void place_threads(Emitter *e, const LoopPlan *plan) {
 
 static const char *number(Emitter *e, int64_t x) { return arena_printf(&e->arena, "%lld", (long long)x); }
 
-static const char *column_position(const Tiles *t) { return t->columns > 1 ? "const int c = c0 + l;" : ""; }
+static const char *column_position(const char *body) { return mentions(body, "c") ? "const int c = c0 + l;" : ""; }
 
 static const char *tile_columns(Emitter *e, const Tiles *t) {
     return t->columns % t->width ? "n" : number(e, t->width);
@@ -108,12 +109,36 @@ static void use_col(Emitter *e) {
     }
 }
 
-typedef struct { Buf declare, start, clear, add; const char **names; } ColText;
+// One run down the rows: the sums that can be made now that `stage` others, one after the other, are complete.
+typedef struct { Val val; const char *total; } ColSum;
+typedef struct { Buf declare, start, clear, add; ColSum *sums; const uint8_t *ready; int stage, stages; } ColText;
+
+static ColText col_start(const Emitter *e, const uint8_t *ready) {
+    ColText t = {.ready = ready};
+    for (size_t i = 0; i < vec_len(e->group->nodes); i++)
+        if (is_sum(e, e->group->nodes[i])) t.stages = max_of(t.stages, ready[e->group->nodes[i]]);
+    return t;
+}
+
+// Complete sums are known by name at `level`.
+static void remember_sums(Emitter *e, const ColText *t, int level) {
+    IdxId at[MAX_AXES];
+    for (size_t i = 0; i < vec_len(t->sums); i++) {
+        const Node *n = &e->g->nodes[t->sums[i].val];
+        const char *text = t->sums[i].total;
+        if (n->dtype == BF16) text = arena_printf(&e->arena, "p_round_bf16(%s)", text);
+        natural_position(e, n, at);
+        memo_add(e, t->sums[i].val, at, 0, (Value){text, level});
+    }
+}
 
 static void start_sums(Emitter *e, ColText *t, const char *sub, int level, const char *width) {
+    Buf *bufs[] = {&t->declare, &t->start, &t->clear, &t->add};
+    for (size_t i = 0; i < countof(bufs); i++) buf_free(bufs[i]);
+    remember_sums(e, t, level);
     for (size_t i = 0; i < vec_len(e->group->nodes); i++) {
         Val v = e->group->nodes[i];
-        if (!is_sum(e, v)) continue;
+        if (!is_sum(e, v) || t->ready[v] != t->stage + 1) continue;
         const Node *n = &e->g->nodes[v];
         const char *type = local_type(n->dtype), *total = emit_name(e, reduce_name(n)), *block = emit_name(e, "block");
         const char *to = arena_printf(&e->arena, "%s%s", block, sub), *all = arena_printf(&e->arena, "%s%s", total, sub);
@@ -121,65 +146,63 @@ static void start_sums(Emitter *e, ColText *t, const char *sub, int level, const
         buf_printf(&t->start, "%s = %s;\n", all, reduce_identity(n));
         buf_printf(&t->clear, "%s = %s;\n", to, reduce_identity(n));
         buf_printf(&t->add, "%s\n", reduce_step(e, n, all, to));
-        vec_push(t->names, all);
         Value value = pull_here(e, n->in[0]);
         buf_printf(&e->ends[level], "%s\n", reduce_step(e, n, to, value.text));
+        vec_push(t->sums, (ColSum){v, all});
     }
+    t->stage++;
 }
 
-// The sums are complete: what is made of them. Nothing has a position on the removed axes any more.
+// All sums are complete: what is made of them. Nothing has a position on the removed axes any more.
 static void use_sums(Emitter *e, const ColText *t, int level) {
-    size_t sum = 0;
-    IdxId at[MAX_AXES];
     leave_removed(e);
+    remember_sums(e, t, level);
     for (size_t i = 0; i < vec_len(e->group->nodes); i++) {
         Val v = e->group->nodes[i];
-        const Node *n = &e->g->nodes[v];
-        if (is_sum(e, v)) {
-            const char *text = t->names[sum++];
-            if (n->dtype == BF16) text = arena_printf(&e->arena, "p_round_bf16(%s)", text);
-            natural_position(e, n, at);
-            memo_add(e, v, at, 0, (Value){text, level});
-        }
         if (is_output(e, v)) store_here(e, v, pull_here(e, v), level);
     }
 }
 
 static void col_text_free(ColText *t) {
     buf_free(&t->declare), buf_free(&t->start), buf_free(&t->clear), buf_free(&t->add);
-    vec_free(t->names);
+    vec_free(t->sums);
 }
 
-static char *col_cpu(Emitter *e, const LoopPlan *plan, int nred, const Axis *red) {
+static char *col_cpu(Emitter *e, const LoopPlan *plan, ColText *t, int nred, const Axis *red) {
     int64_t k = extent_product(e->g, nred, red);
-    ColText t = {0};
     e->top = 3;
     Tiles tiles = place_tiles(e, plan, 3);
+    const char *width = arena_printf(&e->arena, "[%lld]", (long long)tiles.width);
     place_parts(e, var_loop(e, "k", k, 2, false), nred, red);
-    start_sums(e, &t, "[l]", 3, arena_printf(&e->arena, "[%lld]", (long long)tiles.width));
-    const char *body = emit_close(e, 3), *term = emit_close(e, 2);
-    use_sums(e, &t, 3);
-    Hole holes[] = {{"declare", t.declare.s}, {"start", t.start.s}, {"clear", t.clear.s}, {"add", t.add.s},
-                    {"term", term}, {"body", body}, {"finish", emit_close(e, 3)}, {"rows", number(e, k)},
-                    {"position", column_position(&tiles)}, {"n", tile_columns(e, &tiles)}};
-    append_section(e, 1, "col", "columns", holes, countof(holes));
-    col_text_free(&t);
+    Hole common[] = {{"rows", number(e, k)}, {"position", ""}, {"n", tile_columns(e, &tiles)}, {"finish", ""},
+                     {"declare", ""}, {"start", ""}, {"clear", ""}, {"add", ""}, {"body", ""}, {"term", ""}};
+    while (t->stage < t->stages) {
+        start_sums(e, t, "[l]", 3, width);
+        common[4].text = t->declare.s, common[5].text = t->start.s, common[6].text = t->clear.s, common[7].text = t->add.s;
+        common[8].text = emit_close(e, 3);
+        common[9].text = emit_close(e, 2);
+        common[1].text = column_position(common[8].text);
+        append_section(e, 1, "col", "columns", common, countof(common));
+    }
+    use_sums(e, t, 3);
+    common[3].text = emit_close(e, 3);
+    common[1].text = column_position(common[3].text);
+    append_section(e, 1, "col", "finish", common, countof(common));
     return finish_function(e, "col", emit_close(e, 1));
 }
 
-static char *col_cuda(Emitter *e, const LoopPlan *plan, int nred, const Axis *red) {
+static char *col_cuda(Emitter *e, const LoopPlan *plan, ColText *t, int nred, const Axis *red) {
     int64_t k = extent_product(e->g, nred, red);
-    ColText t = {0};
     e->top = 2;
     place_threads(e, plan);
     place_parts(e, var_loop(e, "k", k, 2, false), nred, red);
-    start_sums(e, &t, "", 2, "");
-    const char *body = emit_close(e, 2);
-    Hole holes[] = {{"declare", t.declare.s}, {"start", t.start.s}, {"clear", t.clear.s}, {"add", t.add.s},
-                    {"body", body}, {"rows", number(e, k)}};
-    append_section(e, 1, "col", "column", holes, countof(holes));
-    use_sums(e, &t, 1);
-    col_text_free(&t);
+    while (t->stage < t->stages) {
+        start_sums(e, t, "", 2, "");
+        Hole holes[] = {{"declare", t->declare.s}, {"start", t->start.s}, {"clear", t->clear.s}, {"add", t->add.s},
+                        {"body", emit_close(e, 2)}, {"rows", number(e, k)}};
+        append_section(e, 1, "col", "column", holes, countof(holes));
+    }
+    use_sums(e, t, 1);
     return finish_function(e, "col", emit_close(e, 1));
 }
 
@@ -188,7 +211,12 @@ char *emit_col(Emitter *e) {
     Axis kept[MAX_AXES], red[MAX_AXES];
     int nkept = kept_axes(e, kept), nred = removed_axes(e, red);
     plan_loops(e, &plan, nkept, kept, nred, red, use_col);
-    return e->target == TARGET_CUDA ? col_cuda(e, &plan, nred, red) : col_cpu(e, &plan, nred, red);
+    uint8_t *ready = passes_before(e);
+    ColText t = col_start(e, ready);
+    char *text = e->target == TARGET_CUDA ? col_cuda(e, &plan, &t, nred, red) : col_cpu(e, &plan, &t, nred, red);
+    col_text_free(&t);
+    free(ready);
+    return text;
 }
 
 // ------------------------------------------------------------------------------------------------- scatter_add
@@ -240,14 +268,14 @@ static const char *add_token(Emitter *e, const Scatter *s, int level) {
     const char *condition = predicate_text(e, inside);
     Value value = pull_here(e, n->in[0]);
     uint32_t arg = arg_of(e, s->out, !s->always, true);
-    const char *to = element_text(e, arg, scatter_address(e, s, position), true);
+    const char *to = element_text(e, arg, scatter_address(e, s, position), true, 0);
     buf_printf(&e->ends[level], "%s += %s;\n", to, value.text);
     return condition;
 }
 
 static const char *clear_element(Emitter *e, const Scatter *s, uint32_t var) {
     uint32_t arg = arg_of(e, s->out, !s->always, true);
-    return element_text(e, arg, scatter_address(e, s, idx_var(e, var)), true);
+    return element_text(e, arg, scatter_address(e, s, idx_var(e, var)), true, 0);
 }
 
 static void use_scatter(Emitter *e) {
@@ -264,22 +292,23 @@ static char *scatter_body(Emitter *e, const Scatter *s, const LoopPlan *plan, in
     if (cuda) place_threads(e, plan);
     else tiles = place_tiles(e, plan, 3);
     int64_t count = extent_product(e->g, ntokens, tokens), extent = extent_of(e->g, e->g->nodes[s->scatter].u.axis);
-    const char *position = column_position(&tiles), *n = tile_columns(e, &tiles);
+    const char *n = tile_columns(e, &tiles);
     if (s->always || s->first) {
         buf_printf(&e->ends[e->top], "%s = 0;\n", clear_element(e, s, var_loop(e, "v", extent, 2, false)));
         const char *clear = emit_close(e, e->top), *outer = cuda ? "" : emit_close(e, 2);
-        Hole holes[] = {{"extent", number(e, extent)}, {"term", outer}, {"body", clear}, {"position", position}, {"n", n},
+        Hole holes[] = {{"extent", number(e, extent)}, {"term", outer}, {"body", clear}, {"position", column_position(clear)}, {"n", n},
                         {"if", s->always ? "" : arena_printf(&e->arena, "if (%s) ", clear_condition(e, s))}};
         append_section(e, 1, "scatter", "clear", holes, countof(holes));
     }
     place_parts(e, var_loop(e, "t", count, 2, false), ntokens, tokens);
     const char *inside = add_token(e, s, e->top);
-    Hole holes[] = {{"tokens", number(e, count)}, {"inside", inside}, {"body", NULL}, {"term", NULL}, {"position", position}, {"n", n}};
+    Hole holes[] = {{"tokens", number(e, count)}, {"inside", inside}, {"body", NULL}, {"term", NULL}, {"position", ""}, {"n", n}};
     if (cuda) {
         buf_printf(&e->lines[2], "if (%s) ", inside);
         holes[2].text = holes[3].text = emit_close(e, 2);
     } else {
         holes[2].text = emit_close(e, 3);
+        holes[4].text = column_position(holes[2].text);
         holes[3].text = emit_close(e, 2);
     }
     append_section(e, 1, "scatter", "tokens", holes, countof(holes));

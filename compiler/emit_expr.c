@@ -4,8 +4,9 @@
 // lines that it takes, each at the level of the innermost loop that it varies with. A load is the end of the chain;
 // views only change the position. What was pulled once at a position is used again while its level is open.
 //
-// A zero-filled view evaluates its operand under a *predicate*: loads below become `inside ? a[i] : 0`, so that nothing
-// outside is read and addresses stay affine, which keeps the loop vectorisable.
+// A zero-filled view evaluates its operand under a *predicate*, and only the result is set to 0: below, whatever is read is
+// of no matter as long as it may be read. If the predicate varies along the inner loop a load is `inside ? a[i] : 0`; if it
+// does not, the row's pointer is one that is always good, so that no condition stands in the inner loop.
 //
 // bf16 values live in float registers, rounded; BOOL and I32 in int. The text is the same for C and CUDA.
 #include "emit.h"
@@ -131,6 +132,7 @@ static void align(const Node *n, const IdxId *at, const Node *of, IdxId *out) {
 // -------------------------------------------------------------------------------------------------- predicates
 // 0 <= idx < extent and outer; `known`: drop it when the ranges say that it always holds
 PredId predicate(Emitter *e, PredId outer, IdxId idx, int64_t extent, bool known) {
+    if (known) idx = idx_coarser(e, idx, &extent);
     int64_t lo, hi;
     idx_range(e, idx, &lo, &hi);
     if (known && lo >= 0 && hi < extent) return outer;
@@ -193,27 +195,40 @@ IdxId address_of(Emitter *e, Val storage, const Node *n, const IdxId *at) {
     return address;
 }
 
-static const char *pointer(Emitter *e, uint32_t arg, IdxId base, bool written) {
+// argument + base; with pred: the argument itself where that does not hold
+static const char *pointer(Emitter *e, uint32_t arg, IdxId base, bool written, PredId pred) {
     uint32_t key = arg * 2 + written;
-    for (size_t i = 0; i < vec_len(e->pointers); i++)
-        if (e->pointers[i].arg == key && e->pointers[i].base == base) return e->pointers[i].name;
-    int level = idx_level(e, base);
-    const char *text = idx_text(e, base);
+    for (size_t i = 0; i < vec_len(e->pointers); i++) {
+        const Pointer *p = &e->pointers[i];
+        if (p->arg == key && p->base == base && p->pred == pred) return p->name;
+    }
+    int level = max_of(idx_level(e, base), e->preds[pred].level);
+    const char *inside = pred ? predicate_text(e, pred) : NULL, *text = idx_text(e, base);
     const char *stem = arena_printf(&e->arena, "a%u", arg), *name = emit_name(e, stem);
-    DType t = e->g->nodes[e->group->args[arg]].dtype;
-    emit_line(e, level, "%s%s *%s = %s + %s;", written ? "" : "const ", dtype_ctype(t), name, stem, text);
-    vec_push(e->pointers, (Pointer){key, base, level, name});
+    const char *type = dtype_ctype((DType)e->g->nodes[e->group->args[arg]].dtype), *c = written ? "" : "const ";
+    if (pred) emit_line(e, level, "%s%s *%s = %s ? %s + %s : %s;", c, type, name, inside, stem, text, stem);
+    else emit_line(e, level, "%s%s *%s = %s + %s;", c, type, name, stem, text);
+    vec_push(e->pointers, (Pointer){key, base, pred, level, name});
     return name;
 }
 
-const char *element_text(Emitter *e, uint32_t arg, IdxId address, bool written) {
+const char *element_text(Emitter *e, uint32_t arg, IdxId address, bool written, PredId pred) {
     IdxId outer, inner;
     int64_t c;
     idx_split(e, address, e->top, &outer, &inner);
-    if (e->planning || idx_is_const(e, outer, &c) || idx_is_const(e, inner, &c))
-        return arena_printf(&e->arena, "a%u[%s]", arg, idx_text(e, address));
-    const char *base = pointer(e, arg, outer, written);
+    bool whole = idx_is_const(e, inner, &c) || (idx_is_const(e, outer, &c) && !pred);
+    if (e->planning || whole) return arena_printf(&e->arena, "a%u[%s]", arg, idx_text(e, address));
+    const char *base = pointer(e, arg, outer, written, pred);
     return arena_printf(&e->arena, "%s[%s]", base, idx_text(e, inner));
+}
+
+// Can the predicate be kept out of the inner loop by another pointer?
+static bool pointer_is_safe(Emitter *e, IdxId address, PredId pred) {
+    IdxId outer, inner;
+    int64_t lo, hi;
+    idx_split(e, address, e->top, &outer, &inner);
+    idx_range(e, inner, &lo, &hi);
+    return !e->planning && e->preds[pred].level < e->top && lo >= 0 && idx_level(e, inner) == e->top;
 }
 
 static Value load(Emitter *e, Val v, const IdxId *at, PredId pred) {
@@ -222,7 +237,9 @@ static Value load(Emitter *e, Val v, const IdxId *at, PredId pred) {
     uint32_t arg = arg_of(e, v, true, false);
     IdxId address = address_of(e, storage, n, at);
     int level = max_of(idx_level(e, address), e->preds[pred].level);
-    const char *inside = pred ? predicate_text(e, pred) : NULL, *text = element_text(e, arg, address, false);
+    bool safe = pred && pointer_is_safe(e, address, pred);
+    const char *inside = pred && !safe ? predicate_text(e, pred) : NULL;
+    const char *text = element_text(e, arg, address, false, safe ? pred : 0);
     if (n->dtype == BF16) text = arena_printf(&e->arena, "p_from_bf16(%s)", text);
     const char *name = emit_name(e, "x");
     if (inside) emit_line(e, level, "const %s %s = %s ? %s : 0;", local_type(n->dtype), name, inside, text);
@@ -269,11 +286,11 @@ void store_here(Emitter *e, Val v, Value value, int least) {
     uint32_t arg = arg_of(e, v, adds, true);
     IdxId address = address_of(e, storage, n, at);
     int level = max_of(max_of(idx_level(e, address), value.level), least);
-    const char *guard = store_guard(e, n, level), *to = element_text(e, arg, address, true), *text = value.text;
+    const char *guard = store_guard(e, n, level), *to = element_text(e, arg, address, true, 0), *text = value.text;
     if (t == BF16) text = arena_printf(&e->arena, "p_to_bf16(%s)", text);
     if (t == BOOL) text = arena_printf(&e->arena, "(uint8_t)%s", text);
     if (adds && accumulate_is_first(e->g, v))
-        text = arena_printf(&e->arena, "%s ? %s : %s + %s", first_flag(e), text, to, text);
+        text = arena_printf(&e->arena, "p_where_%s(%s, %s, %s + %s)", type_suffix(t), first_flag(e), text, to, text);
     else if (adds) text = arena_printf(&e->arena, "%s + %s", to, text);
     buf_printf(&e->ends[level], "%s%s = %s;\n", guard, to, text);
 }
@@ -395,21 +412,18 @@ static IdxId view_index(Emitter *e, const Node *n, const IdxId *at, const ViewIn
     return idx_divide(e, sum, ix->div ? ix->div : 1, ix->mod);
 }
 
-// Is a value pulled under a predicate already 0 where that does not hold?
-static bool zero_outside(const Emitter *e, Val v) {
-    for (;; v = e->g->nodes[v].in[0]) {
-        if (is_loaded(e, v)) return true;
-        if (e->g->nodes[v].kind != K_VIEW && e->g->nodes[v].kind != K_GATHER) return false;
-    }
-}
+// Is a value pulled under this predicate already 0 where that does not hold? Loads are, of which it is the condition.
+static bool zero_outside(const Emitter *e, Val v, PredId pred) { return e->preds[pred].level == e->top && is_loaded(e, v); }
 
 // the value of `of` at `there` where `inside` holds, 0 elsewhere
 static Value pull_masked(Emitter *e, Val of, const IdxId *there, PredId pred, PredId inside) {
     Value value = pull(e, of, there, inside);
-    if (inside == pred || zero_outside(e, of)) return value;
+    if (inside == pred || zero_outside(e, of, inside)) return value;
     int level = max_of(value.level, e->preds[inside].level);
-    const char *text = arena_printf(&e->arena, "%s ? %s : 0", predicate_text(e, inside), value.text);
-    return local(e, "shifted", e->g->nodes[of].dtype, level, text);
+    DType t = (DType)e->g->nodes[of].dtype;
+    const char *condition = predicate_text(e, inside);
+    const char *text = arena_printf(&e->arena, "p_where_%s(%s, %s, 0)", type_suffix(t), condition, value.text);
+    return local(e, "shifted", t, level, text);
 }
 
 static Value pull_view(Emitter *e, Val v, const IdxId *at, PredId pred) {
@@ -466,7 +480,9 @@ static Value pull_scatter(Emitter *e, Val v, const IdxId *at, PredId pred) {
     Value index = pull(e, n.in[1], index_at, pred), dy = pull(e, n.in[0], there, pred);
     int level = max_of(max_of(index.level, dy.level), idx_level(e, position));
     const char *here = idx_text(e, position);
-    return local(e, "scatter", n.dtype, level, arena_printf(&e->arena, "%s == %s ? %s : 0", index.text, here, dy.text));
+    const char *suffix = type_suffix((DType)n.dtype);
+    return local(e, "scatter", (DType)n.dtype, level,
+                 arena_printf(&e->arena, "p_where_%s(%s == %s, %s, 0)", suffix, index.text, here, dy.text));
 }
 
 static Value pull_new(Emitter *e, Val v, const IdxId *at, PredId pred) {

@@ -150,6 +150,22 @@ IdxId idx_divide(Emitter *e, IdxId a, int64_t div, int64_t mod) {
     return quotient_var(e, divided, 1, mod);
 }
 
+// 64*a + b < 128 is a < 2 when b stays below 64: fewer variables, so it may hold for a whole inner loop.
+IdxId idx_coarser(Emitter *e, IdxId a, int64_t *extent) {
+    Idx x = e->idxs[a], quotient, rest;
+    int64_t best = 1;
+    for (uint32_t i = 0; i < x.n; i++) {
+        int64_t by = x.term[i].coef < 0 ? -x.term[i].coef : x.term[i].coef;
+        if (by <= best || *extent % by) continue;
+        divide_terms(&x, by, &quotient, &rest);
+        if (stays_in(e, &rest, by)) best = by;
+    }
+    if (best == 1) return a;
+    divide_terms(&x, best, &quotient, &rest);
+    *extent /= best;
+    return idx_intern(e, &quotient);
+}
+
 // --------------------------------------------------------------------------------------------------- variables
 uint32_t var_new(Emitter *e, VarKind kind, const char *name, int64_t extent, int level) {
     vec_push(e->vars, (Var){.kind = kind, .name = name, .extent = extent, .level = level});

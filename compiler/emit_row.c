@@ -95,9 +95,10 @@ static void plan_need(const Emitter *e, RowPlan *p) {
         else if (e->inside[v] && is_output(e, v)) p->need[v] |= 1u << (in_place(n) ? p->last : p->ready[v]);
         if (is_loaded(e, v) || !p->need[v]) continue;
         uint32_t need = is_kept(e, p, v) ? 1u << lowest_bit(p->need[v]) : p->need[v];
+        bool moves = (n->kind == K_VIEW && n->u.view->n) || n->kind == K_GATHER || (p->moved[v] && n->kind != K_REDUCE);
         for (int k = 0; k < (n->kind == K_UPDATE ? 1 : n->nin); k++) {
             p->need[n->in[k]] |= need;
-            if (n->kind == K_VIEW || n->kind == K_GATHER || p->moved[v]) p->moved[n->in[k]] = true;
+            p->moved[n->in[k]] |= moves;
         }
     }
 }
@@ -123,6 +124,14 @@ static RowPlan row_plan(const Emitter *e) {
 static void row_plan_free(RowPlan *p) {
     vec_free(p->order);
     free(p->ready), free(p->need), free(p->moved);
+}
+
+uint8_t *passes_before(const Emitter *e) {
+    RowPlan p = row_plan(e);
+    uint8_t *ready = p.ready;
+    p.ready = NULL;
+    row_plan_free(&p);
+    return ready;
 }
 
 // ------------------------------------------------------------------------------------------------------ a pass
@@ -188,9 +197,10 @@ static void pass_loop(Emitter *e, const Sum *sums, int64_t extent) {
     const char *full_text = arena_printf(&e->arena, "%lld", (long long)full);
     const char *extent_text = arena_printf(&e->arena, "%lld", (long long)extent);
     const char *rest_text = arena_printf(&e->arena, "%lld", (long long)(extent - full));
-    const char *rest_position = extent == 1 ? none : !full ? "const int i = l;" : arena_printf(&e->arena, "const int i = %lld + l;", (long long)full);
+    bool used = mentions(body, "i");
+    const char *rest_position = !used ? none : !full ? "const int i = l;" : arena_printf(&e->arena, "const int i = %lld + l;", (long long)full);
     Hole common[] = {{"declare", declare.s ? declare.s : none}, {"start", start.s ? start.s : none}, {"body", body},
-                     {"extent", extent_text}, {"full", full_text}, {"rest", rest_text}, {"position", "const int i = i0 + l;"},
+                     {"extent", extent_text}, {"full", full_text}, {"rest", rest_text}, {"position", used ? "const int i = i0 + l;" : none},
                      {"type", "int"}, {"i", "i"}, {"from", "0"}, {"to", extent_text}};
     if (cuda) append_section(e, 1, "row", "pass", common, countof(common));
     else if (!vec_len(sums)) append_section(e, 1, "row", "elements", common, countof(common));

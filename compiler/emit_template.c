@@ -5,6 +5,10 @@
 // that line's indentation, so that no generator has to know how deep it stands.
 #include "emit.h"
 
+static bool is_word(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
 static const char *line_end(const char *s) { return s + strcspn(s, "\n"); }
 
 static const char *find_section(const char *text, const char *section, const char **end) {
@@ -67,4 +71,11 @@ void template_expand(Buf *out, const char *file, const char *section, const Hole
         expand_line(out, s, (size_t)(stop - s), holes, n);
         s = *stop ? stop + 1 : stop;
     }
+}
+
+bool mentions(const char *text, const char *name) {
+    size_t n = strlen(name);
+    for (const char *s = text; (s = strstr(s, name)) != NULL; s += n)
+        if (!(s > text && is_word(s[-1])) && !is_word(s[n])) return true;
+    return false;
 }

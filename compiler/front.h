@@ -113,7 +113,8 @@ typedef struct {
     const OpDef *callee; int nargs, *args, ngiven; OpGiven *given;
     int nentries; OpEntry *entries;
 } OpNode;
-typedef struct { const char *file, *content; size_t offset; Loc loc; const char *text; } OpText;  // content NULL: not found
+// Where the text of ops is; content, the whole file, is NULL if the text is not found in it.
+typedef struct { const char *file, *content; size_t offset; Loc loc; const char *text; } OpText;
 struct OpDef {
     const char *name;
     int pos, naxes, nparams, nscalars, nnodes, nresults, nupdates, nlocals;

@@ -293,7 +293,7 @@ static void register_own(Frame *f, Value *results)
         Value *r = &results[i];
         if (r->type == T_FLOAT && !r->scalar) {
             if (node_of(fr.g, r->v)->naxes != r->naxes) r->v = make_broadcast(fr.g, r->v, r->naxes, r->axes);
-            r->v = make_map1(fr.g, FN_STOP, r->v);
+            r->v = make_wall(fr.g, r->v);
             r->d = 0;
         }
         vec_push(outs, r->v);

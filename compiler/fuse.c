@@ -6,21 +6,15 @@
 // scatter_add whose one use is an ACCUMULATE takes it along and writes the accumulator.
 //
 // Then, in topological order, each remaining node starts a draft and joins the drafts of its producers, the largest
-// value first. Two drafts merge when
-//   - they are of one segment, and their domains agree: equal sets of axes, equal rows if both have reductions, or one
-//     holds scalars of the other's rows (merge_shape);
-//   - neither reads a value of the other at another position than its own;
-//   - no path leads out of the pair and back in (the search goes backward and stops at drafts that end before the pair
-//     begins; it gives up, and refuses, after SEARCH_LIMIT drafts).
-// ACCUMULATE joins like any other node; it counts as a reader of the one before it that adds to the same accumulator, so
-// their order is kept and no kernel has both. UPDATE comes last, when all readers of the old value are known.
+// value first, where fuse_merge.c allows. UPDATEs come last, when all readers of the old values are known. Accumulates of
+// one accumulator keep their order; when there are several, each is alone or with its library call, so that nothing
+// comes after them but each other.
 //
 // fuse_keep.c decides afterwards which members are stored and which are made again by their users, fuse_group.c writes
 // the result down. With --no-fuse nothing merges and every map, reduce and gather is stored.
 #include "fuse.h"
 
-enum { SEARCH_LIMIT = 512, MAX_READS = 40, MAX_NODES = 600, FEW_ROWS = 32, SMALL_DOMAIN = 16384,
-       SHORT_ROW = 16 };
+enum { READERS_LIMIT = 4096 };  // drafts that the search for late readers visits
 
 bool costly_function(Fn fn) {
     switch (fn) {
@@ -28,6 +22,8 @@ bool costly_function(Fn fn) {
     default: return false;
     }
 }
+
+bool is_result(const Node *n) { return n->kind == K_ACCUMULATE || n->kind == K_UPDATE; }
 
 bool is_library(const Node *n) {
     return n->kind == K_CONTRACT || n->kind == K_ATTENTION || n->kind == K_ATTENTION_GRAD || n->kind == K_PART
@@ -96,7 +92,6 @@ static Role role_of(const Fuse *f, Val v) {
 
 static void find_roles(Fuse *f) {
     Graph *g = f->g;
-    Val *last_added = xcalloc(vec_len(g->accs) + 1, sizeof *last_added);
     graph_mark_live(g, f->live);
     for (Val v = 1; v < f->n; v++) {
         const Node *n = &g->nodes[v];
@@ -104,11 +99,8 @@ static void find_roles(Fuse *f) {
         f->formula[v] = formula_size(f, n);
         if (n->kind == K_VIEW && n->fn == VIEW_PACK) f->forced[v] = 1;
         for (int i = 0; i < n->nin; i++) f->uses[n->in[i]]++;
-        if (n->kind != K_ACCUMULATE) continue;
-        f->added_before[v] = last_added[n->u.id];
-        last_added[n->u.id] = v;
+        if (n->kind == K_ACCUMULATE) f->added[n->u.id]++;
     }
-    free(last_added);
     for (size_t i = 0; i < vec_len(g->outputs); i++) force(f, g->outputs[i].val);
     for (Val v = 1; v < f->n; v++)
         if (f->live[v]) force_operands(f, &g->nodes[v]);
@@ -128,7 +120,6 @@ static void push_operands(Fuse *f, const Node *n, bool far) {
 void trace_refs(Fuse *f, Val v, uint32_t home, bool drafting) {
     f->stamp++;
     vec_clear(f->refs);
-    if (f->added_before[v]) vec_push(f->refs, (Ref){ f->added_before[v], true });
     push_operands(f, &f->g->nodes[v], false);
     while (vec_len(f->stack)) {
         Val at = vec_pop(f->stack);
@@ -138,7 +129,7 @@ void trace_refs(Fuse *f, Val v, uint32_t home, bool drafting) {
         seen[at] = f->stamp;
         Role role = (Role)f->role[at];
         bool inlined = role == ROLE_MEMBER && !drafting && !f->stored[at] && f->draft_of[at] != home;
-        if (role == ROLE_PULLED || inlined || f->g->nodes[at].kind == K_UPDATE) push_operands(f, &f->g->nodes[at], far);
+        if (role == ROLE_PULLED || inlined) push_operands(f, &f->g->nodes[at], far);
         else vec_push(f->refs, (Ref){ at, far });
     }
 }
@@ -161,6 +152,7 @@ static uint32_t new_draft(Fuse *f, GroupKind kind, Val v) {
     const Node *shape = n->kind == K_REDUCE ? &f->g->nodes[n->in[0]] : n;
     d.ndom = shape->naxes;
     memcpy(d.dom, shape->axes, sizeof d.dom);
+    d.alone = n->kind == K_ACCUMULATE && f->added[n->u.id] > 1;
     if (n->kind == K_REDUCE) {
         d.nred = n->u.over.n;
         memcpy(d.red, n->u.over.axes, sizeof d.red);
@@ -168,169 +160,6 @@ static uint32_t new_draft(Fuse *f, GroupKind kind, Val v) {
     }
     vec_push(f->drafts, d);
     return id;
-}
-
-static bool among(int n, const Axis *axes, Axis a) {
-    for (int i = 0; i < n; i++)
-        if (axes[i] == a) return true;
-    return false;
-}
-
-static bool subset(int n, const Axis *a, int m, const Axis *b) {
-    for (int i = 0; i < n; i++)
-        if (!among(m, b, a[i])) return false;
-    return true;
-}
-
-static bool same_set(int n, const Axis *a, int m, const Axis *b) { return n == m && subset(n, a, m, b); }
-
-static int64_t extents(const Graph *g, int n, const Axis *axes) {
-    int64_t count = 1;
-    for (int i = 0; i < n; i++) count *= extent_of(g, axes[i]);
-    return count;
-}
-
-static bool few_rows(const Graph *g, const Draft *d) {
-    return extents(g, d->nouter, d->dom) < FEW_ROWS && extents(g, d->ndom, d->dom) > SMALL_DOMAIN;
-}
-
-// The order in which a reduction runs through a row is part of its meaning, so equal rows have equal inner axes in order.
-static bool same_rows(const Draft *a, const Draft *b) {
-    if (!same_set(a->nouter, a->dom, b->nouter, b->dom)) return false;
-    size_t inner = (size_t)(a->ndom - a->nouter);
-    return !a->nred || !b->nred || !memcmp(a->dom + a->nouter, b->dom + b->nouter, inner * sizeof *a->dom);
-}
-
-// Both have the same axes.
-static const char *merge_equal(const Graph *g, const Draft *a, const Draft *b, Draft *out) {
-    const Draft *fixed = a->nred ? a : b->nred ? b : a->nouter >= 0 ? a : b, *other = fixed == a ? b : a;
-    memcpy(out->dom, fixed->dom, sizeof out->dom);
-    out->nouter = fixed->nouter;
-    if (fixed->nouter < 0) return NULL;
-    if (other->nouter >= 0 && !same_rows(a, b)) return "it reduces other axes";
-    // what only feeds a reduction may have few rows, what follows it should be shared out
-    bool follows = other->nouter < 0 && other->last > fixed->last;
-    return follows && (out->nouter == 0 || few_rows(g, out)) ? "it has too few rows to share out" : NULL;
-}
-
-// The narrow one holds one value for each row of the wide one.
-static const char *merge_rows(const Graph *g, const Draft *wide, const Draft *narrow, Draft *out) {
-    if (narrow->nouter >= 0) return "the rows differ";
-    memcpy(out->dom, wide->dom, sizeof out->dom);
-    out->ndom = wide->ndom;
-    out->nouter = wide->nouter;
-    if (wide->nouter >= 0)
-        return same_set(narrow->ndom, narrow->dom, wide->nouter, wide->dom) ? NULL : "the rows differ";
-    if (narrow->ndom == 0 || !subset(narrow->ndom, wide->dom, narrow->ndom, narrow->dom)) return "the axes differ";
-    out->nouter = narrow->ndom;
-    if (extents(g, wide->ndom - narrow->ndom, wide->dom + narrow->ndom) < SHORT_ROW) return "the rows are short";
-    return few_rows(g, out) ? "it has too few rows to share out" : NULL;
-}
-
-// Sums over columns: of one operand shape each; what follows has the axes that are kept.
-static const char *merge_columns(const Draft *a, const Draft *b, Draft *out) {
-    const Draft *col = a->kind == G_COL ? a : b, *other = col == a ? b : a;
-    memcpy(out->dom, col->dom, sizeof out->dom);
-    memcpy(out->red, col->red, sizeof out->red);
-    out->ndom = col->ndom, out->nred = col->nred, out->nouter = col->nouter, out->kind = G_COL;
-    if (other->kind == G_COL) {
-        bool same = a->ndom == b->ndom && !memcmp(a->dom, b->dom, sizeof *a->dom * (size_t)a->ndom)
-            && same_set(a->nred, a->red, b->nred, b->red);
-        return same ? NULL : "the sums are over other columns";
-    }
-    Axis kept[MAX_AXES];
-    int n = 0;
-    for (int i = 0; i < col->ndom; i++)
-        if (!among(col->nred, col->red, col->dom[i])) kept[n++] = col->dom[i];
-    bool follows = other->nouter < 0 && other->first > col->last && same_set(n, kept, other->ndom, other->dom);
-    return follows ? NULL : "a sum over columns is a kernel of its own";
-}
-
-static const char *merge_shape(const Graph *g, const Draft *a, const Draft *b, Draft *out) {
-    if (a->kind > G_COL || b->kind > G_COL) return "it is computed by a library call";
-    if (a->kind == G_COL || b->kind == G_COL) return merge_columns(a, b, out);
-    if (same_set(a->ndom, a->dom, b->ndom, b->dom)) return merge_equal(g, a, b, out);
-    if (subset(b->ndom, b->dom, a->ndom, a->dom)) return merge_rows(g, a, b, out);
-    if (subset(a->ndom, a->dom, b->ndom, b->dom)) return merge_rows(g, b, a, out);
-    return "the axes differ";
-}
-
-// -------------------------------------------------------------------------------------------------------- merging
-// Goes backward from the drafts that a and b read. False if neither is met again.
-bool reaches_itself(Fuse *f, uint32_t a, uint32_t b) {
-    uint32_t *todo = NULL, stamp = ++f->search;
-    Val first = min_of(f->drafts[a].first, f->drafts[b].first);
-    size_t visits = 0;
-    bool met = false;
-    vec_push(todo, a);
-    vec_push(todo, b);
-    while (vec_len(todo) && !met) {
-        uint32_t at = vec_pop(todo);
-        const Draft *d = &f->drafts[at];
-        for (size_t i = 0; i < vec_len(d->refs) && !met; i++) {
-            uint32_t next = f->draft_of[d->refs[i]];
-            bool inside = next == a || next == b;
-            if (inside && at != a && at != b) met = true;
-            if (!next || inside || f->drafts[next].seen == stamp || f->drafts[next].last < first) continue;
-            f->drafts[next].seen = stamp;
-            vec_push(todo, next);
-            if (++visits > SEARCH_LIMIT) met = true;
-        }
-    }
-    vec_free(todo);
-    return met;
-}
-
-static bool reads_far(const Fuse *f, const Draft *d, uint32_t other) {
-    for (size_t i = 0; i < vec_len(d->far); i++)
-        if (f->draft_of[d->far[i]] == other) return true;
-    return false;
-}
-
-static size_t count_reads(Fuse *f, uint32_t a, uint32_t b) {
-    size_t count = 0;
-    f->stamp++;
-    for (int k = 0; k < 2; k++) {
-        const Draft *d = &f->drafts[k ? b : a];
-        for (size_t i = 0; i < vec_len(d->refs); i++) {
-            Val v = d->refs[i];
-            if (f->near_seen[v] == f->stamp || f->draft_of[v] == a || f->draft_of[v] == b) continue;
-            f->near_seen[v] = f->stamp;
-            count++;
-        }
-    }
-    return count;
-}
-
-static void absorb(Fuse *f, uint32_t into, uint32_t from, const Draft *shape) {
-    Draft *to = &f->drafts[into], *d = &f->drafts[from];
-    for (size_t i = 0; i < vec_len(d->nodes); i++) {
-        vec_push(to->nodes, d->nodes[i]);
-        f->draft_of[d->nodes[i]] = into;
-    }
-    for (size_t i = 0; i < vec_len(d->refs); i++) vec_push(to->refs, d->refs[i]);
-    for (size_t i = 0; i < vec_len(d->far); i++) vec_push(to->far, d->far[i]);
-    to->first = min_of(to->first, d->first), to->last = max_of(to->last, d->last);
-    to->kind = shape->kind, to->ndom = shape->ndom, to->nouter = shape->nouter, to->nred = shape->nred;
-    memcpy(to->dom, shape->dom, sizeof to->dom);
-    memcpy(to->red, shape->red, sizeof to->red);
-    if (!to->why) to->why = d->why;
-    vec_free(d->nodes), vec_free(d->refs), vec_free(d->far);
-    d->gone = true;
-}
-
-bool try_merge(Fuse *f, uint32_t into, uint32_t from, const char **why) {
-    Draft *a = &f->drafts[into], *b = &f->drafts[from], shape = *a;
-    if (a->nred < b->nred) shape.nred = b->nred, memcpy(shape.red, b->red, sizeof shape.red);
-    *why = a->seg != b->seg ? "it is of another segment" : merge_shape(f->g, a, b, &shape);
-    if (!*why && (reads_far(f, a, from) || reads_far(f, b, into))) *why = "it is read at other positions";
-    if (!*why && vec_len(a->nodes) + vec_len(b->nodes) > MAX_NODES) *why = "the kernel would be too large";
-    if (!*why && vec_len(a->refs) + vec_len(b->refs) > MAX_READS && count_reads(f, into, from) > MAX_READS)
-        *why = "the kernel would read too many values";
-    if (!*why && reaches_itself(f, into, from)) *why = "another kernel stands between them";
-    if (*why) return false;
-    absorb(f, into, from, &shape);
-    return true;
 }
 
 // The drafts that v may join: those of what it reads, largest value first, then the newest.
@@ -371,7 +200,15 @@ static void join_producers(Fuse *f, uint32_t own) {
 // -------------------------------------------------------------------------------------------------- kinds of nodes
 static bool column_shaped(const Graph *g, const Node *n) {
     const Node *in = &g->nodes[n->in[0]];
-    return in->naxes && !among(n->u.over.n, n->u.over.axes, in->axes[in->naxes - 1]);
+    return in->naxes && has_axis(n, in->axes[in->naxes - 1]);  // the last axis is kept
+}
+
+// What a new draft reads that may be updated.
+static void note_readers(Fuse *f, const Draft *d) {
+    for (size_t i = 0; i < vec_len(d->refs) && d->seg == SEG_UPDATE; i++) {
+        Kind kind = (Kind)f->g->nodes[d->refs[i]].kind;
+        if (kind == K_PARAM || kind == K_STATE) vec_push(f->readers[d->refs[i]], d->nodes[0]);
+    }
 }
 
 static void draft_member(Fuse *f, Val v) {
@@ -379,11 +216,7 @@ static void draft_member(Fuse *f, Val v) {
     uint32_t d = new_draft(f, n->kind == K_REDUCE && column_shaped(f->g, n) ? G_COL : G_ROW, v);
     trace_refs(f, v, d, true);
     keep_refs(f, &f->drafts[d]);
-    if (f->drafts[d].seg == SEG_UPDATE)
-        for (size_t i = 0; i < vec_len(f->refs); i++) {
-            Kind kind = (Kind)f->g->nodes[f->refs[i].v].kind;
-            if (kind == K_PARAM || kind == K_STATE) vec_push(f->readers[f->refs[i].v], v);
-        }
+    note_readers(f, &f->drafts[d]);
     if (f->drafts[d].kind == G_ROW) join_producers(f, d);  // what a column sum reads is looked at by fuse_keep
 }
 
@@ -396,6 +229,7 @@ static void draft_library(Fuse *f, Val v) {
         f->draft_of[v] = d;
         vec_push(f->drafts[d].nodes, v);
         f->drafts[d].last = v;
+        join_cluster(f, f->drafts[d].first, v);
         f->forced[v] = 1;
         return;
     }
@@ -405,6 +239,7 @@ static void draft_library(Fuse *f, Val v) {
         Window w = window_of(f->g, n->in[i]);
         vec_push(f->drafts[d].refs, w.ok ? w.base : below_views(f, n->in[i]));
     }
+    note_readers(f, &f->drafts[d]);
 }
 
 // The CONTRACT or SCATTER_ADD that writes the accumulator itself: nothing else reads it. 0: none.
@@ -430,8 +265,6 @@ static bool draft_accumulate(Fuse *f, Val v) {
     }
     vec_push(d->nodes, v);
     f->draft_of[v] = id;
-    d->last = v;
-    if (f->added_before[v]) vec_push(d->refs, f->added_before[v]);
     f->forced[maker] = 0;
     return true;
 }
@@ -456,7 +289,7 @@ static bool read_after(Fuse *f, Val target, uint32_t into) {
     while (vec_len(todo) && !met) {
         uint32_t at = vec_pop(todo);
         const Draft *d = &f->drafts[at];
-        met = at == into || ++visits > 8 * SEARCH_LIMIT;
+        met = at == into || ++visits > READERS_LIMIT;
         for (size_t k = 0; k < vec_len(d->refs); k++) push_draft(f, &todo, d->refs[k]);
         for (size_t k = 0; k < vec_len(d->nodes); k++) {
             const Node *n = &f->g->nodes[d->nodes[k]];
@@ -494,7 +327,9 @@ static Fuse *fuse_new(Graph *g) {
     f->live = xcalloc(n, 1), f->role = xcalloc(n, 1), f->forced = xcalloc(n, 1), f->formula = xcalloc(n, 1);
     f->uses = xcalloc(n, sizeof *f->uses), f->draft_of = xcalloc(n, sizeof *f->draft_of);
     f->near_seen = xcalloc(n, sizeof *f->near_seen), f->far_seen = xcalloc(n, sizeof *f->far_seen);
-    f->readers = xcalloc(n, sizeof *f->readers), f->added_before = xcalloc(n, sizeof *f->added_before);
+    f->readers = xcalloc(n, sizeof *f->readers), f->added = xcalloc(vec_len(g->accs) + 1, sizeof *f->added);
+    f->cluster = xcalloc(n, sizeof *f->cluster);
+    for (Val v = 0; v < n; v++) f->cluster[v] = v;
     vec_free(g->stored);
     vec_add(g->stored, n);
     memset(g->stored, 0, n);
@@ -509,7 +344,7 @@ static void fuse_free(Fuse *f) {
     for (size_t i = 0; i < f->n; i++) vec_free(f->readers[i]);
     vec_free(f->drafts), vec_free(f->refs), vec_free(f->stack), vec_free(f->stack_far);
     free(f->live), free(f->role), free(f->forced), free(f->formula), free(f->uses), free(f->draft_of);
-    free(f->near_seen), free(f->far_seen), free(f->readers), free(f->added_before);
+    free(f->near_seen), free(f->far_seen), free(f->readers), free(f->added), free(f->cluster);
     free(f);
 }
 

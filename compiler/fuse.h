@@ -1,6 +1,7 @@
 // fuse.h: private to fuse*.c, which turn nodes into groups.
 //
-//   fuse.c         roles of nodes, drafts of groups, greedy merging
+//   fuse.c         roles of nodes, drafts of groups, which to merge
+//   fuse_merge.c   whether two drafts may merge
 //   fuse_keep.c    which values are stored, which are made again where they are used
 //   fuse_group.c   drafts become Groups
 #pragma once
@@ -15,9 +16,10 @@ typedef struct {
     GroupKind kind;
     uint8_t seg;
     bool gone;             // merged in another, or nothing in it is needed
+    bool alone;            // never merged
     Val *nodes, *refs;     // vecs: computed here; read (members, library results, leaves), with repetitions
     Val *far;              // vec: those of refs that are read at another position than their own
-    Val first, last;       // smallest and largest of nodes
+    Val first, last;       // smallest and largest of nodes, but for accumulates and updates: nothing reads those
     Axis dom[MAX_AXES]; int ndom, nouter;
     Axis red[MAX_AXES]; int nred;
     uint32_t seen;         // stamp of the search that came here last
@@ -38,7 +40,8 @@ typedef struct {
     uint32_t *near_seen, *far_seen, stamp;  // of the trace that came to a node last
     Ref *refs;             // vec: result of trace_refs
     Val *stack; uint8_t *stack_far;         // vecs: work of trace_refs
-    Val *added_before;     // by ACCUMULATE: the one before it of the same accumulator, 0: none
+    uint32_t *added;       // by accumulator: its ACCUMULATEs
+    Val *cluster;          // by node: a smaller one of its cluster, or itself (fuse_merge.c)
     Val **readers;         // by PARAM or STATE leaf: vec of members of segment UPDATE that read it
     uint32_t search;
 } Fuse;
@@ -50,8 +53,9 @@ bool costly_function(Fn fn);            // of the order of an exponential
 // and leaves. Before anything is stored (`drafting`) every member is an end; afterwards those that are neither stored
 // nor of `home` are expressions.
 void trace_refs(Fuse *f, Val v, uint32_t home, bool drafting);
-bool reaches_itself(Fuse *f, uint32_t a, uint32_t b);  // would merging drafts a and b close a cycle?
-bool try_merge(Fuse *f, uint32_t into, uint32_t from, const char **why);
+void join_cluster(Fuse *f, Val first, Val last);         // nodes that one draft spans
+bool try_merge(Fuse *f, uint32_t into, uint32_t from, const char **why);  // false: why not
 bool is_library(const Node *n);
+bool is_result(const Node *n);           // writes what was there before, and has no readers
 void fuse_keep(Fuse *f);
 void fuse_groups(Fuse *f);

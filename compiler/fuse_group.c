@@ -119,9 +119,7 @@ static void list_reads(Fuse *f, uint32_t draft, Group *group) {
     f->stamp++;
     for (size_t i = 0; i < vec_len(all); i++) {
         Val v = all[i].v;
-        bool own = f->draft_of[v] == draft;
-        if (own || f->g->nodes[v].kind == K_ACCUMULATE) continue;
-        add_read(f, group, v, all[i].far);
+        if (f->draft_of[v] != draft) add_read(f, group, v, all[i].far);
     }
     vec_free(all);
 }

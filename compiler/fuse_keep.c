@@ -34,7 +34,7 @@ static void want_refs(Keep *k, Val v, uint32_t draft) {
     trace_refs(f, v, draft, true);
     for (size_t i = 0; i < vec_len(f->refs); i++) {
         Val r = f->refs[i].v;
-        if (f->role[r] != ROLE_MEMBER || f->g->nodes[r].kind == K_ACCUMULATE) continue;
+        if (f->role[r] != ROLE_MEMBER) continue;
         if (f->draft_of[r] == draft) k->wanted[r] = 1;
         else add_user(k, r, draft);
     }
@@ -100,8 +100,6 @@ static bool make_again(Keep *k, Val v) {
     return moved ? again <= 2 * bytes : again + n * e.reads <= (n + 1) * (bytes + bytes / 4);  // a write costs more
 }
 
-static bool is_result(const Node *n) { return n->kind == K_ACCUMULATE || n->kind == K_UPDATE; }
-
 static void settle(Keep *k, Val v) {
     Fuse *f = k->f;
     uint32_t own = f->draft_of[v];
@@ -137,9 +135,7 @@ static void refresh_refs(Fuse *f) {
         Draft *d = &f->drafts[i];
         if (d->gone || d->kind > G_COL) continue;
         vec_clear(d->refs), vec_clear(d->far);
-        d->first = d->nodes[0];
         for (size_t j = 0; j < vec_len(d->nodes); j++) {
-            d->first = min_of(d->first, d->nodes[j]);
             trace_refs(f, d->nodes[j], i, false);
             for (size_t r = 0; r < vec_len(f->refs); r++) {
                 if (f->draft_of[f->refs[r].v] == i) continue;

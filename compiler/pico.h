@@ -34,7 +34,7 @@ enum { MAX_AXES = 16 };
     X(AND,     "and",     2, 0, 0, "($1 && $2)")                  \
     X(OR,      "or",      2, 0, 0, "($1 || $2)")                  \
     X(NOT,     "not",     1, 0, 0, "(!$1)")                       \
-    X(WHERE,   "where",   3, 0, 0, "($1 ? $2 : $3)")              \
+    X(WHERE,   "where",   3, 0, 0, "p_where_$T($1, $2, $3)")     \
     X(EXP,     "exp",     1, 0, 0, "p_exp_$T($1)")                \
     X(LOG,     "log",     1, 0, 0, "p_log_$T($1)")                \
     X(SQRT,    "sqrt",    1, 0, 1, "p_sqrt_$T($1)")               \
@@ -312,7 +312,7 @@ bool gemm_of(const Graph *g, Val v, Val target, Gemm *out);
 typedef struct { bool ok, pack[2]; Axis order[2][MAX_AXES]; } GemmPacks;
 GemmPacks gemm_packs(const Graph *g, const Val in[2], int nk, const Axis *k, int nc, const Axis *c);
 
-// ------------------------------------------------------------------------------------------------------- fuse.c
+// -------------------------------------------------------------- fuse.c (fuse_merge.c fuse_keep.c fuse_group.c)
 // Groups nodes to kernels. Each group is one launch.
 typedef enum { G_ROW, G_COL, G_GEMM, G_ATTENTION, G_ATTENTION_GRAD, G_SCATTER } GroupKind;
 // G_ROW: domain dom[0..ndom), outer axes dom[0..nouter) are parallel rows; reductions run over all inner axes.

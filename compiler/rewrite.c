@@ -10,9 +10,13 @@
 void graph_mark_live(const Graph *g, uint8_t *live) {
     size_t n = vec_len(g->nodes);
     memset(live, 0, n);
-    for (size_t i = 1; i < n; i++) live[i] = g->nodes[i].kind == K_ACCUMULATE || g->nodes[i].kind == K_UPDATE;
+    bool summed = false;
+    for (size_t i = 1; i < n; i++) {
+        summed |= g->nodes[i].kind == K_ACCUMULATE;
+        live[i] = g->nodes[i].kind == K_ACCUMULATE || g->nodes[i].kind == K_UPDATE;
+    }
     for (size_t i = 0; i < vec_len(g->outputs); i++) live[g->outputs[i].val] = 1;
-    live[g->loss] = 1;  // before grad it is the only root
+    if (!summed) live[g->loss] = 1;  // before grad it is the only root; later B may read a loss that it has made again
     live[0] = 0;
     for (size_t i = n; i-- > 1;)
         if (live[i])

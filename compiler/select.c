@@ -150,14 +150,15 @@ static Val select_attention(Graph *g, const Node *n) {
 }
 
 // ------------------------------------------------------------------------------------------------------- updates
-// A new value that is an old value, moved or of another leaf: all updates happen at once, so it is copied first.
+// A new value that is an old value, moved or of another leaf: all updates happen at once, so it is copied first. Who reads
+// the update reads the value instead, so nothing comes after an update.
 static Val select_update(Graph *g, const Node *n) {
     Node out = *n;
     Val v = n->in[0];
     while (node_of(g, v)->kind == K_VIEW) v = node_of(g, v)->in[0];
-    if (node_of(g, v)->kind != K_PARAM && node_of(g, v)->kind != K_STATE) return 0;
-    out.in[0] = pack(g, n->in[0], n->axes);
-    return graph_add(g, &out);
+    if (node_of(g, v)->kind == K_PARAM || node_of(g, v)->kind == K_STATE) out.in[0] = pack(g, n->in[0], n->axes);
+    graph_add(g, &out);
+    return out.in[0];
 }
 
 // ---------------------------------------------------------------------------------------------------------- pass

@@ -47,5 +47,5 @@ x = norm(m, "transformer.ln_f", x)
 local head = c.tie_word_embeddings and wte or m("lm_head.weight", "vocab hidden")
 m:loss(nn.cross_entropy(sum("hidden", x * head), targets))
 
-m:train { data = "build/corpus.txt", steps = 300, lr = 6e-4, warmup = 20, decay = "cosine", weight_decay = 0.1, clip = 1.0 }
+m:train { data = "build/corpus.txt", steps = 300, lr = 6e-4, weight_decay = 0.1, clip = 1.0 }
 return m

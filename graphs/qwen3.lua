@@ -46,5 +46,5 @@ x = norm(m, "model.norm", "hidden", x)
 local head = c.tie_word_embeddings and embed or m("lm_head.weight", "vocab hidden")
 m:loss(nn.cross_entropy(sum("hidden", x * head), targets))
 
-m:train { data = "build/corpus.txt", steps = 300, lr = 1e-3, warmup = 20, decay = "cosine", weight_decay = 0.1, clip = 1.0 }
+m:train { data = "build/corpus.txt", steps = 300, lr = 1e-3, weight_decay = 0.1, clip = 1.0 }
 return m

@@ -23,7 +23,7 @@ void ${name}(char *const *b, const double *s, void *scratch, int64_t lo, int64_t
             #pragma omp simd
             for (int l = 0; l < 16; l++) {
                 const int back = q0 + l - (k0 + j);
-                const ${T} x = ${seen} ? score[j * 16 + l] * ${scale} : -P_INF_${S};
+                const ${T} x = p_where_${S}(${seen}, score[j * 16 + l] * ${scale}, -P_INF_${S});
                 score[j * 16 + l] = x;
                 top[l] = p_max_${S}(top[l], x);
             }

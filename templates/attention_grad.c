@@ -39,11 +39,11 @@ void ${name}(char *const *b, const double *s, void *scratch, int64_t lo, int64_t
                 for (int j = 0; j < keys; j++) {
                     #pragma omp simd
                     for (int l = 0; l < 16; l++) {
-                        const int back = q0 + l - (k0 + j), seen = l < count && ${seen};
+                        const int back = q0 + l - (k0 + j), seen = (l < count) & ${seen};
                         const ${T} p = p_exp_${S}(prob[j * 16 + l] * ${scale} - row_lse[l]);
                         const ${T} x = p * (ds[j * 16 + l] - delta[l]) * ${scale};
-                        prob[j * 16 + l] = seen ? p : 0;
-                        ds[j * 16 + l] = seen ? x : 0;
+                        prob[j * 16 + l] = p_where_${S}(seen, p, 0);
+                        ds[j * 16 + l] = p_where_${S}(seen, x, 0);
                     }
                 }
                 for (int d = 0; d < WIDE; d += 16) {

@@ -31,6 +31,7 @@ for (int k0 = 0; k0 < ${rows}; k0 += 64) {
         ${add}
     }
 }
+//: finish
 #pragma omp simd
 for (int l = 0; l < ${n}; l++) {
     ${position}

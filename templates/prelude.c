@@ -15,6 +15,8 @@ Types and functions that generated C may use.
 
 P_FN float p_bits_to_f32(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 P_FN uint32_t p_f32_to_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+P_FN double p_bits_to_f64(uint64_t u) { double f; memcpy(&f, &u, 8); return f; }
+P_FN uint64_t p_f64_to_bits(double f) { uint64_t u; memcpy(&u, &f, 8); return u; }
 P_FN float p_fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 P_FN double p_fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }
 ${functions}

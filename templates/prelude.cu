@@ -17,6 +17,8 @@ typedef unsigned long long uint64_t;
 
 P_FN float p_bits_to_f32(uint32_t u) { return __uint_as_float(u); }
 P_FN uint32_t p_f32_to_bits(float f) { return __float_as_uint(f); }
+P_FN double p_bits_to_f64(uint64_t u) { return __longlong_as_double((int64_t)u); }
+P_FN uint64_t p_f64_to_bits(double f) { return (uint64_t)__double_as_longlong(f); }
 P_FN float p_fma_f32(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 P_FN double p_fma_f64(double a, double b, double c) { return __fma_rn(a, b, c); }
 ${functions}

@@ -26,7 +26,10 @@ static double *initial(const Param *p, int64_t n) {
 }
 
 Library library_open(const char *path, DType dtype) {
-    options = (Options){.model_path = path, .seq = LIBRARY_SEQ, .micro_batch = LIBRARY_BATCH, .accum = 1, .dtype = dtype};
+    const char *sizes = library_mark(path, "sizes");
+    long long seq = LIBRARY_SEQ, batch = LIBRARY_BATCH;
+    if (sizes && sscanf(sizes, "%lld %lld", &seq, &batch) != 2) fatal("%s: sizes: %s", path, sizes);
+    options = (Options){.model_path = path, .seq = seq, .micro_batch = batch, .accum = 1, .dtype = dtype};
     Library l = {.g = graph_new(), .step = 1};
     l.g->dtype = dtype;
     l.g->seq = options.seq, l.g->micro_batch = options.micro_batch, l.g->accum = 1;

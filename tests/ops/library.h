@@ -6,7 +6,7 @@
 #pragma once
 #include "eval.h"
 
-enum { LIBRARY_SEQ = 5, LIBRARY_BATCH = 2 };
+enum { LIBRARY_SEQ = 5, LIBRARY_BATCH = 2 };  // but for files with the mark `-- sizes: SEQ BATCH`
 
 typedef struct {
     Graph *g;

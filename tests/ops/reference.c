@@ -1,9 +1,10 @@
 // reference.c: what a run of the generated kernels must give, by the evaluator.
 //
-//   reference MODEL.lua f64|f32 DIR      writes to DIR: init.safetensors (parameters), data.bin (tokens), and as expected
+//   reference MODEL.lua f64|f32|bf16 DIR  writes to DIR: init.safetensors (parameters), data.bin (tokens), and as expected
 //                                        grads.safetensors, save.safetensors and log.jsonl
 //
-// It runs as many steps as the mark `-- steps: N` of the file says (1). All arithmetic is in double, on the graph of the dtype.
+// It runs as many steps as the mark `-- steps: N` of the file says (1). All arithmetic is in
+// double, on the graph of the dtype; in bf16 every value is rounded to its dtype.
 #include "library.h"
 #define Input FileInput  // input.h's; the compiler has an Input of its own
 #include "safetensors.h"
@@ -76,16 +77,17 @@ static void update(Library *l, double **values) {
 
 int main(int argc, char **argv) {
     program_name = "reference";
-    if (argc != 4) usage_error("reference MODEL.lua f64|f32 DIR");
+    if (argc != 4) usage_error("reference MODEL.lua f64|f32|bf16 DIR");
     const char *folder = argv[3], *steps_text = library_mark(argv[1], "steps");
     int64_t steps = steps_text ? atoll(steps_text) : 1;
-    Library l = library_open(argv[1], !strcmp(argv[2], "f32") ? F32 : F64);
+    DType dtype = !strcmp(argv[2], "bf16") ? BF16 : !strcmp(argv[2], "f32") ? F32 : F64;
+    Library l = library_open(argv[1], dtype);
     Buf log = {0}, path = {0};
     write_tensors(l.g, folder, "init", l.params);
     write_data(l.g, folder, steps);
     grad(l.g);
     for (; l.step <= steps; l.step++, l.first_sample += l.g->micro_batch) {
-        double **values = eval_graph(l.g, false, library_leaf, &l);
+        double **values = eval_graph(l.g, dtype == BF16, library_leaf, &l);
         if (l.step == 1) write_tensors(l.g, folder, "grads", gradients(l.g, values));
         log_outputs(l.g, values, l.step, &log);
         update(&l, values);

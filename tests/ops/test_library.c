@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static const char folder[] = "tests/ops/library";
-enum { MAX_FILES = 128, MAX_VALUES = 1 << 14, MAX_PARAMS = 128 };
+enum { MAX_FILES = 128, MAX_VALUES = 1 << 18, MAX_STATE = 64, MAX_PARAMS = 128 };
 typedef struct {
     char file[64];
     int passed, failed, nparams;
@@ -160,7 +160,7 @@ static void adamw(const Step *s) {
     double decay = scalar(s, s->p->ndim >= 2 ? "weight_decay" : "weight_decay_1d");
     double factor = clip > 0 ? fmin(1, clip / (s->norm + 1e-6)) : 1, step = (double)s->l->step;
     const double *m = state(s, "exp_avg"), *v = state(s, "exp_avg_sq");
-    double w2[MAX_VALUES], m2[MAX_VALUES], v2[MAX_VALUES];
+    double w2[MAX_STATE], m2[MAX_STATE], v2[MAX_STATE];
     for (int64_t i = 0; i < s->n; i++) {
         double g = s->grad[i] * factor;
         m2[i] = b1 * m[i] + (1 - b1) * g;
@@ -173,7 +173,7 @@ static void adamw(const Step *s) {
 }
 
 static void lion(const Step *s) {
-    double b1 = scalar(s, "beta1"), b2 = scalar(s, "beta2"), w2[MAX_VALUES], m2[MAX_VALUES];
+    double b1 = scalar(s, "beta1"), b2 = scalar(s, "beta2"), w2[MAX_STATE], m2[MAX_STATE];
     const double *m = state(s, "exp_avg");
     for (int64_t i = 0; i < s->n; i++) {
         double u = b1 * m[i] + (1 - b1) * s->grad[i];
@@ -184,13 +184,13 @@ static void lion(const Step *s) {
 }
 
 static void descent(const Step *s) {
-    double w2[MAX_VALUES];
+    double w2[MAX_STATE];
     for (int64_t i = 0; i < s->n; i++) w2[i] = s->w[i] - scalar(s, "lr") * s->grad[i];
     check_update(s, NULL, w2);
 }
 
 static void ema(const Step *s) {
-    double average[MAX_VALUES];
+    double average[MAX_STATE];
     for (int64_t i = 0; i < s->n; i++) average[i] = 0.9 * state(s, "average")[i] + 0.1 * s->w[i];
     check_update(s, "average", average);
     descent(s);
@@ -244,7 +244,7 @@ static void check_optimizer(Library *l, void (*formula)(const Step *)) {
     double scale = 1 / total(l->g, s.values, "valid")[0];
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < vec_len(l->g->params); i++) {
-            double scaled[MAX_VALUES];
+            double scaled[MAX_STATE];
             s.p = &l->g->params[i], s.w = l->params[i], s.grad = scaled, s.n = elements(l->g, s.p->val);
             for (int64_t k = 0; k < s.n; k++) scaled[k] = scale * s.values[l->g->accs[s.p->acc].total][k];
             if (pass) formula(&s);
