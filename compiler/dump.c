@@ -97,12 +97,18 @@ static void put_operation(const Graph *g, const Node *n, Buf *out) {
     }
 }
 
+// A file is shown without its folder: dumps, labels and plans are the same wherever the description lies.
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 const char *node_place(const Graph *g, Val v, Buf *out) {
     const Node *n = &g->nodes[v];
     const OpCall *op = n->op ? &g->ops[n->op] : NULL;
     Loc at = op ? op->loc : n->loc;
     if (op) buf_puts(out, op->name);
-    if (at) buf_printf(out, "%s%s:%d", op ? " " : "", g->locs[at].file, g->locs[at].line);
+    if (at) buf_printf(out, "%s%s:%d", op ? " " : "", base_name(g->locs[at].file), g->locs[at].line);
     if (!out->s) buf_puts(out, "");
     return out->s;
 }
@@ -156,6 +162,7 @@ void graph_dump(const Graph *g, FILE *out) {
     }
     if (g->loss) buf_printf(&b, "loss %%%u\n", g->loss);
     for (size_t i = 0; i < vec_len(g->outputs); i++) buf_printf(&b, "output %s %%%u\n", g->outputs[i].name, g->outputs[i].val);
+    groups_dump(g, &b);
     fputs(b.s, out);
     buf_free(&b);
 }

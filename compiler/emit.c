@@ -2,12 +2,13 @@
 //
 //   emit.c            one kernel for equal texts, names, comments, translation units, files
 //   emit_expr.c       values as lines, pulled by their users       emit_index.c    index expressions
+//   emit_access.c     lines by level, loads, stores, predicates    emit_template.c templates/, filled
 //   emit_loops.c      loops, elementwise kernels                   emit_row.c      reductions within a row
 //   emit_col.c        column sums, scatter_add                     emit_attention.c
-//   emit_template.c   templates/, filled
 //
-// Everything but the buffers' addresses is in the text: extents, strides, offsets of windows. Nothing of a layer is: names
-// are numbered within the kernel and arguments in order of first use, so the layers of a model share their kernels.
+// Everything but the buffers' addresses is in the text: extents, strides, offsets of windows. Nothing of a layer is:
+// names are numbered within the kernel and arguments in order of first use, so the layers of a model share their
+// kernels.
 //
 // Contract with fuse and place: kernels may run over a row several times, so an output may lie where an input lay only
 // in an elementwise group that reads it at its own position. Accumulators, parameters and states are written in place.
@@ -15,15 +16,20 @@
 #include <errno.h>
 #include <sys/stat.h>
 
-static char *emit_target(Emitter *e, PlanTarget target) {
+static char *emit_target(Emitter *e, PlanTarget target)
+{
     e->target = target;
     e->out->scratch = target == TARGET_CPU ? 0 : e->out->scratch;
     switch (e->group->kind) {
-    case G_COL: return emit_col(e);
-    case G_SCATTER: return emit_scatter(e);
+    case G_COL:
+        return emit_col(e);
+    case G_SCATTER:
+        return emit_scatter(e);
     case G_ATTENTION:
-    case G_ATTENTION_GRAD: return emit_attention(e);
-    default: break;
+    case G_ATTENTION_GRAD:
+        return emit_attention(e);
+    default:
+        break;
     }
     for (size_t i = 0; i < vec_len(e->group->nodes); i++)
         if (e->g->nodes[e->group->nodes[i]].kind == K_REDUCE) return emit_row(e);
@@ -31,14 +37,16 @@ static char *emit_target(Emitter *e, PlanTarget target) {
 }
 
 // ------------------------------------------------------------------------------------------------ names, comments
-static const char *op_of(const Graph *g, Val v) {
+static const char *op_of(const Graph *g, Val v)
+{
     const Node *n = &g->nodes[v];
     if (n->op) return g->ops[n->op].name;
     return n->kind == K_MAP ? fn_info[n->fn].name : kind_info[n->kind].name;
 }
 
 // "rmsnorm_add": the group's ops, at most three, backward ones with d_ before; then a number that no other kernel has
-static const char *kernel_name(Graph *g, const Group *gr, size_t number) {
+static const char *kernel_name(Graph *g, const Group *gr, size_t number)
+{
     Buf b = {0};
     const char *seen[3];
     int nseen = 0;
@@ -61,7 +69,8 @@ static const char *kernel_name(Graph *g, const Group *gr, size_t number) {
 }
 
 // The places that the group comes from, each once: "rmsnorm llama.lua:21, rope llama.lua:30"
-static const char *places(Graph *g, const Group *gr, size_t most) {
+static const char *places(Graph *g, const Group *gr, size_t most)
+{
     Buf b = {0}, place = {0};
     const char **seen = NULL;
     for (size_t i = 0; i < vec_len(gr->nodes); i++) {
@@ -78,14 +87,15 @@ static const char *places(Graph *g, const Group *gr, size_t most) {
         buf_printf(&b, "%s%s", b.n ? ", " : "", text);
     }
     for (char *s = b.s; s && *s; s++)
-        if (*s < ' ' || *s == '\\') *s = '?';  // it stands in a comment
+        if (*s < ' ' || *s == '\\') *s = '?'; // it stands in a comment
     const char *out = arena_strdup(&g->arena, b.s ? b.s : "");
     buf_free(&b), buf_free(&place);
     vec_free(seen);
     return out;
 }
 
-static void comment(Graph *g, const Group *gr, Buf *out) {
+static void comment(Graph *g, const Group *gr, Buf *out)
+{
     static const char *const access[] = {"read", "written", "read and written"};
     buf_printf(out, "// %s\n", places(g, gr, 6));
     for (size_t i = 0; i < vec_len(gr->args); i++) {
@@ -97,7 +107,8 @@ static void comment(Graph *g, const Group *gr, Buf *out) {
     }
 }
 
-static const char *with_name(Graph *g, const char *notes, const char *body, const char *name) {
+static const char *with_name(Graph *g, const char *notes, const char *body, const char *name)
+{
     Buf b = {0};
     const char *hole = strstr(body, "${name}");
     if (!hole) bug("a kernel without a name");
@@ -111,9 +122,13 @@ static const char *with_name(Graph *g, const char *notes, const char *body, cons
 }
 
 // ------------------------------------------------------------------------------------------------------- kernels
-typedef struct { const char *text; uint32_t kernel; } Known;  // text: interned, both targets
+typedef struct {
+    const char *text;
+    uint32_t kernel;
+} Known; // text: interned, both targets
 
-static uint32_t kernel_of(Graph *g, Group *gr, KernelText *k, char *const body[2], Known **known) {
+static uint32_t kernel_of(Graph *g, Group *gr, KernelText *k, char *const body[2], Known **known)
+{
     Buf key = {0};
     buf_puts(&key, body[TARGET_CPU]);
     buf_puts(&key, body[TARGET_CUDA]);
@@ -140,7 +155,8 @@ static uint32_t kernel_of(Graph *g, Group *gr, KernelText *k, char *const body[2
     return index;
 }
 
-static void emit_group(Emitter *e, Group *gr, Known **known) {
+static void emit_group(Emitter *e, Group *gr, Known **known)
+{
     KernelText k = {0};
     char *body[2];
     e->group = gr;
@@ -151,7 +167,7 @@ static void emit_group(Emitter *e, Group *gr, Known **known) {
     body[TARGET_CPU] = emit_target(e, TARGET_CPU);
     rows = k.rows;
     body[TARGET_CUDA] = emit_target(e, TARGET_CUDA);
-    k.rows = rows;  // the plan's rows are those of the CPU kernel
+    k.rows = rows; // the plan's rows are those of the CPU kernel
     for (size_t i = 0; i < vec_len(gr->nodes); i++) e->inside[gr->nodes[i]] = 0;
     gr->kernel = kernel_of(e->g, gr, &k, body, known);
     free(body[0]), free(body[1]);
@@ -160,7 +176,8 @@ static void emit_group(Emitter *e, Group *gr, Known **known) {
     e->arena = (Arena){0};
 }
 
-void emit(Graph *g) {
+void emit(Graph *g)
+{
     Emitter e = {.g = g, .inside = xcalloc(vec_len(g->nodes), 1)};
     Known *known = NULL;
     emit_reset(&e);
@@ -174,7 +191,8 @@ void emit(Graph *g) {
 }
 
 // ------------------------------------------------------------------------------------------- units and files
-char *emit_unit(const Graph *g, PlanTarget t, const uint32_t *kernels, size_t n) {
+char *emit_unit(const Graph *g, PlanTarget t, const uint32_t *kernels, size_t n)
+{
     Buf out = {0}, functions = {0};
     bool attention = false;
     template_expand(&functions, "functions.c", "functions", NULL, 0);
@@ -182,7 +200,7 @@ char *emit_unit(const Graph *g, PlanTarget t, const uint32_t *kernels, size_t n)
     template_expand(&out, prelude, "prelude", &(Hole){"functions", functions.s}, 1);
     for (size_t i = 0; i < n; i++) attention |= strstr(g->kernels[kernels[i]].text[t], "p_lanes_") != NULL;
     if (attention) template_expand(&out, prelude, "attention", NULL, 0);
-    buf_puts(&out, "\n// ---- kernels\n");  // tests/nvrtc looks for this line
+    buf_puts(&out, "\n// ---- kernels\n"); // tests/nvrtc looks for this line
     for (size_t i = 0; i < n; i++) {
         buf_puts(&out, "\n");
         buf_puts(&out, g->kernels[kernels[i]].text[t]);
@@ -191,7 +209,8 @@ char *emit_unit(const Graph *g, PlanTarget t, const uint32_t *kernels, size_t n)
     return out.s;
 }
 
-void emit_files(const Graph *g, const char *dir) {
+void emit_files(const Graph *g, const char *dir)
+{
     if (mkdir(dir, 0777) != 0 && errno != EEXIST) fatal("cannot make the folder %s:", dir);
     for (uint32_t i = 0; i < vec_len(g->kernels); i++)
         for (int t = 0; t < 2; t++) {

@@ -7,7 +7,7 @@
 #pragma once
 #include "pico.h"
 
-enum { IDX_TERMS = 40, MAX_LEVELS = 24, LANES = 32, COL_BLOCK = 64 };
+enum { IDX_TERMS = 40, MAX_LEVELS = 24, LANES = 32 };  // the templates spell lanes (32) and blocks of rows (64) out
 
 typedef uint32_t IdxId;   // an interned index expression
 typedef uint32_t PredId;  // a condition under which a value is wanted; 0: always
@@ -58,7 +58,6 @@ typedef struct Emitter {
     // row kernels
     int pass;              // number of the pass being written
     bool pass_natural;     // it runs through the row in the domain's order
-    const char *element;   // that loop's variable
     ScratchRow *scratch;   // vec
     Val *written;          // vec: stored by an earlier pass
     bool declared_first, declared_start;  // s[SLOT_FIRST], s[SLOT_BATCH_START] have names
@@ -83,31 +82,36 @@ uint32_t var_loop(Emitter *e, const char *name, int64_t extent, int level, bool 
 void var_parts(Emitter *e, uint32_t parent, size_t n, const uint32_t *parts);  // slowest first
 void var_declare(Emitter *e, uint32_t var);
 
-// emit_expr.c
+// emit_access.c
 void emit_line(Emitter *e, int level, const char *fmt, ...) PRINTF_LIKE(3, 4);
 const char *emit_name(Emitter *e, const char *stem);         // stem_N
 void emit_reset(Emitter *e);                                 // a new body for the same group
 char *emit_close(Emitter *e, int level);                     // that level's text; what it declared is forgotten (arena)
 const char *local_type(DType t);
 const char *type_suffix(DType t);                            // f32, f64, i32: the end of p_ function names
-void place_axis(Emitter *e, Axis a, IdxId idx);
-void natural_position(Emitter *e, const Node *n, IdxId *at);
-Value pull(Emitter *e, Val v, const IdxId *at, PredId pred); // value of v at that position (one index an axis)
-Value pull_here(Emitter *e, Val v);                          // at the loops' position
+const Memo *memo_find(const Emitter *e, Val v, const IdxId *at, PredId pred);
 void memo_add(Emitter *e, Val v, const IdxId *at, PredId pred, Value value);
-uint32_t arg_of(Emitter *e, Val v, bool read, bool written); // v: a node with storage, or ACCUMULATE, UPDATE
-Val storage_of(const Graph *g, Val v);                       // the value whose buffer holds v
+void place_axis(Emitter *e, Axis a, IdxId idx);
+IdxId position_of(Emitter *e, Axis a);
+void natural_position(Emitter *e, const Node *n, IdxId *at);
+// 0 <= idx < extent, and outer; `known`: drop it when the ranges say that it always holds
+PredId predicate(Emitter *e, PredId outer, IdxId idx, int64_t extent, bool known);
+const char *predicate_text(Emitter *e, PredId p);
+Val storage_of(const Graph *g, Val v);                       // the value whose buffer holds v (ACCUMULATE, UPDATE: a leaf)
+bool is_loaded(const Emitter *e, Val v);
+uint32_t arg_of(Emitter *e, Val v, bool read, bool written);
 IdxId address_of(Emitter *e, Val storage, const Node *n, const IdxId *at);
 const char *element_text(Emitter *e, uint32_t arg, IdxId address, bool written, PredId pred);  // "a0_1[i]", pointer declared
-void store_here(Emitter *e, Val v, Value value, int least);  // at the end of its level, at least `least`
-bool is_loaded(const Emitter *e, Val v);
-const char *first_flag(Emitter *e);
-const char *float_text(Emitter *e, double v, bool single);   // a literal
-
-PredId predicate(Emitter *e, PredId outer, IdxId idx, int64_t extent, bool known);  // 0 <= idx < extent, and outer
-const char *predicate_text(Emitter *e, PredId p);
-IdxId looked_up(Emitter *e, Val index, const IdxId *at, PredId pred, int64_t extent);  // a value as an index
+Value load(Emitter *e, Val v, const IdxId *at, PredId pred);
 Value load_here(Emitter *e, Val v);
+void store_here(Emitter *e, Val v, Value value, int least);  // at the end of its level, at least `least`
+const char *first_flag(Emitter *e);
+
+// emit_expr.c
+Value pull(Emitter *e, Val v, const IdxId *at, PredId pred); // value of v at that position (one index an axis)
+Value pull_here(Emitter *e, Val v);                          // at the loops' position
+IdxId looked_up(Emitter *e, Val index, const IdxId *at, PredId pred, int64_t extent);  // a value as an index
+const char *float_text(Emitter *e, double v, bool single);   // a literal
 
 // emit_loops.c: loops for a list of axes. An axis that is only wanted in halves is two loops; neighbours that are
 // always read side by side are one.
@@ -119,6 +123,7 @@ void place_parts(Emitter *e, uint32_t var, int n, const Axis *axes);      // one
 const char *axis_var_name(Emitter *e, Axis a);                             // "i_seq"
 int64_t extent_product(const Graph *g, int n, const Axis *axes);
 bool is_output(const Emitter *e, Val v);                                  // the group writes it
+const char *arguments_text(Emitter *e);                                   // C: declarations; CUDA: parameters
 char *finish_function(Emitter *e, const char *file, const char *row);     // the whole function, ${name} left open (malloc)
 void append_section(Emitter *e, int level, const char *file, const char *section, const Hole *holes, size_t n);
 

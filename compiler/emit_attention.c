@@ -1,7 +1,7 @@
 // emit_attention.c: attention and its gradient: fills templates/attention*.{c,cu}.
 //
-// The templates know one head: pointers to its q, k, v ... and strides along seq and head_dim. Here is what surrounds it:
-// the axes that q has besides those two are loops; a key or value that lacks one of them (grouped heads) stands
+// The templates know one head: pointers to its q, k, v ... and strides along seq and head_dim. Here is what surrounds
+// it: the axes that q has besides those two are loops; a key or value that lacks one of them (grouped heads) stands
 // still along it. The gradient goes by heads of k and v; the query heads that share one are its members.
 //
 // Operands are read where they lie (window_of): GPT-2's q, k and v are parts of one tensor. Results are dense.
@@ -10,27 +10,37 @@
 
 enum { QUERIES = 16, WARPS = 4 };
 
-typedef struct { const char *name; Val v; bool written; Window w; DType dtype; uint32_t arg; } Operand;
+typedef struct {
+    const char *name;
+    Val v;
+    bool written;
+    Window w;
+    DType dtype;
+    uint32_t arg;
+} Operand;
 typedef struct {
     Emitter *e;
     const Attention *how;
     DType compute;
     Operand op[9];
     int nops;
-    Axis q_axes[MAX_AXES], k_axes[MAX_AXES], members[MAX_AXES];  // besides seq and head_dim; q's that k lacks
+    Axis q_axes[MAX_AXES], k_axes[MAX_AXES], members[MAX_AXES]; // besides seq and head_dim; q's that k lacks
     int nq, nk, nmembers;
-    Hole *holes;  // vec
+    Hole *holes; // vec
 } Heads;
 
-static void hole(Heads *h, const char *name, const char *text) {
+static void hole(Heads *h, const char *name, const char *text)
+{
     vec_push(h->holes, (Hole){arena_strdup(&h->e->arena, name), text});
 }
 
-static void hole_number(Heads *h, const char *name, int64_t x) {
+static void hole_number(Heads *h, const char *name, int64_t x)
+{
     hole(h, name, arena_printf(&h->e->arena, "%lld", (long long)x));
 }
 
-static Window dense(const Graph *g, Val v) {
+static Window dense(const Graph *g, Val v)
+{
     const Node *n = &g->nodes[v];
     Window w = {.ok = true, .base = v};
     int64_t stride = 1;
@@ -38,12 +48,14 @@ static Window dense(const Graph *g, Val v) {
     return w;
 }
 
-static int64_t stride_along(const Heads *h, const Operand *o, Axis a) {
+static int64_t stride_along(const Heads *h, const Operand *o, Axis a)
+{
     int k = axis_find(&h->e->g->nodes[o->v], a);
     return k < 0 ? 0 : o->w.stride[k];
 }
 
-static void operand(Heads *h, const char *name, Val v, bool written) {
+static void operand(Heads *h, const char *name, Val v, bool written)
+{
     Emitter *e = h->e;
     Operand *o = &h->op[h->nops++];
     *o = (Operand){.name = name, .v = v, .written = written, .w = written ? dense(e->g, v) : window_of(e->g, v)};
@@ -58,7 +70,8 @@ static void operand(Heads *h, const char *name, Val v, bool written) {
     hole_number(h, arena_printf(&e->arena, "%s_dim", name), stride_along(h, o, h->how->head_dim));
 }
 
-static int other_axes(const Heads *h, Val v, Axis *out) {
+static int other_axes(const Heads *h, Val v, Axis *out)
+{
     const Node *n = &h->e->g->nodes[v];
     int count = 0;
     for (int i = 0; i < n->naxes; i++)
@@ -66,7 +79,8 @@ static int other_axes(const Heads *h, Val v, Axis *out) {
     return count;
 }
 
-static Val part_of(const Emitter *e, uint32_t id) {
+static Val part_of(const Emitter *e, uint32_t id)
+{
     for (size_t i = 0; i < vec_len(e->group->nodes); i++) {
         const Node *n = &e->g->nodes[e->group->nodes[i]];
         if (n->kind == K_PART && n->u.id == id) return e->group->nodes[i];
@@ -74,7 +88,8 @@ static Val part_of(const Emitter *e, uint32_t id) {
     return 0;
 }
 
-static Heads heads_of(Emitter *e) {
+static Heads heads_of(Emitter *e)
+{
     Heads h = {.e = e};
     Val v = e->group->nodes[0];
     bool grad = e->group->kind == G_ATTENTION_GRAD;
@@ -98,7 +113,8 @@ static Heads heads_of(Emitter *e) {
 }
 
 // Rows are the axes and, fastest, `count` pieces of the sequence. Gives the piece's position.
-static IdxId place_rows(Heads *h, int n, const Axis *axes, const char *piece, int64_t count) {
+static IdxId place_rows(Heads *h, int n, const Axis *axes, const char *piece, int64_t count)
+{
     Emitter *e = h->e;
     uint32_t parts[MAX_AXES + 1];
     for (int i = 0; i < n; i++) parts[i] = var_new(e, VAR_PART, axis_var_name(e, axes[i]), extent_of(e->g, axes[i]), 1);
@@ -110,7 +126,8 @@ static IdxId place_rows(Heads *h, int n, const Axis *axes, const char *piece, in
     return idx_var(e, parts[n]);
 }
 
-static void point(Heads *h, const char *name, int level) {
+static void point(Heads *h, const char *name, int level)
+{
     Emitter *e = h->e;
     for (int i = 0; i < h->nops; i++) {
         const Operand *o = &h->op[i];
@@ -124,11 +141,13 @@ static void point(Heads *h, const char *name, int level) {
                 if (e->positions[p].axis == a) at = idx_add(e, at, e->positions[p].idx, o->w.stride[k]);
         }
         const char *text = idx_text(e, at);
-        emit_line(e, level, "%s%s *%s = a%u + %s;", o->written ? "" : "const ", dtype_ctype(o->dtype), name, o->arg, text);
+        emit_line(e, level, "%s%s *%s = a%u + %s;", o->written ? "" : "const ", dtype_ctype(o->dtype), name, o->arg,
+                  text);
     }
 }
 
-static void point_all(Heads *h, const char *names, int level) {
+static void point_all(Heads *h, const char *names, int level)
+{
     char name[8];
     for (const char *s = names; *s; s += strspn(s, " ")) {
         size_t n = strcspn(s, " ");
@@ -138,10 +157,11 @@ static void point_all(Heads *h, const char *names, int level) {
     }
 }
 
-static void common_holes(Heads *h) {
+static void common_holes(Heads *h)
+{
     Emitter *e = h->e;
     int64_t seq = extent_of(e->g, h->how->seq), dim = extent_of(e->g, h->how->head_dim);
-    int64_t window = h->how->window < (double)seq ? (int64_t)ceil(h->how->window) : 0;  // 0: none
+    int64_t window = h->how->window < (double)seq ? (int64_t)ceil(h->how->window) : 0; // 0: none
     const char *seen = "(back >= 0)", *first = "0";
     if (window) {
         seen = arena_printf(&e->arena, "((back >= 0) & (back < %lld))", (long long)window);
@@ -158,27 +178,26 @@ static void common_holes(Heads *h) {
     hole_number(h, "members", extent_product(e->g, h->nmembers, h->members));
 }
 
-static char *finish(Heads *h, const char *file) {
+static char *finish(Heads *h, const char *file)
+{
     Emitter *e = h->e;
-    Buf args = {0}, out = {0};
-    bool cuda = e->target == TARGET_CUDA;
-    for (size_t i = 0; i < vec_len(e->group->args); i++) {
-        const char *type = dtype_ctype(e->g->nodes[e->group->args[i]].dtype), *c = e->group->arg_written[i] ? "" : "const ";
-        if (cuda) buf_printf(&args, "%s%s *a%zu, ", c, type, i);
-        else buf_printf(&args, "%s%s *a%zu = (%s%s *)b[%zu];\n", c, type, i, c, type, i);
-    }
-    hole(h, "arguments", args.s);
+    Buf out = {0};
+    hole(h, "arguments", arguments_text(e));
     hole(h, "kernel", emit_close(e, 0));
     hole_number(h, "rows", (int64_t)e->out->rows);
-    template_expand(&out, arena_printf(&e->arena, "%s.%s", file, cuda ? "cu" : "c"), "function", h->holes, vec_len(h->holes));
-    buf_free(&args);
+    const char *path = arena_printf(&e->arena, "%s.%s", file, e->target == TARGET_CUDA ? "cu" : "c");
+    template_expand(&out, path, "function", h->holes, vec_len(h->holes));
     vec_free(h->holes);
     return out.s;
 }
 
-static uint32_t warp_blocks(uint64_t rows) { return (uint32_t)((rows + WARPS - 1) / WARPS); }
+static uint32_t warp_blocks(uint64_t rows)
+{
+    return (uint32_t)((rows + WARPS - 1) / WARPS);
+}
 
-static char *forward(Heads *h) {
+static char *forward(Heads *h)
+{
     Emitter *e = h->e;
     bool cuda = e->target == TARGET_CUDA;
     int64_t seq = extent_of(e->g, h->how->seq), dim = extent_of(e->g, h->how->head_dim);
@@ -194,15 +213,19 @@ static char *forward(Heads *h) {
     if (cuda) {
         e->out->block[0] = WARPS * 32;
         e->out->grid[0] = warp_blocks(e->out->rows);
-    } else e->out->scratch = (uint64_t)(dim * 2 + seq) * QUERIES * (uint64_t)dtype_bytes(h->compute);
+    } else
+        e->out->scratch = (uint64_t)(dim * 2 + seq) * QUERIES * (uint64_t)dtype_bytes(h->compute);
     return finish(h, "attention");
 }
 
-static void place_members(Heads *h) {
-    place_parts(h->e, var_loop(h->e, "m", extent_product(h->e->g, h->nmembers, h->members), 2, false), h->nmembers, h->members);
+static void place_members(Heads *h)
+{
+    place_parts(h->e, var_loop(h->e, "m", extent_product(h->e->g, h->nmembers, h->members), 2, false), h->nmembers,
+                h->members);
 }
 
-static char *backward_cpu(Heads *h) {
+static char *backward_cpu(Heads *h)
+{
     Emitter *e = h->e;
     int64_t seq = extent_of(e->g, h->how->seq), dim = extent_of(e->g, h->how->head_dim);
     int64_t wide = (dim + QUERIES - 1) / QUERIES * QUERIES;
@@ -218,7 +241,8 @@ static char *backward_cpu(Heads *h) {
     return finish(h, "attention_grad");
 }
 
-static char *backward_cuda(Heads *h) {
+static char *backward_cuda(Heads *h)
+{
     Emitter *e = h->e;
     int64_t seq = extent_of(e->g, h->how->seq);
     IdxId query = place_rows(h, h->nq, h->q_axes, "query", seq);
@@ -241,7 +265,8 @@ static char *backward_cuda(Heads *h) {
     return finish(h, "attention_grad");
 }
 
-char *emit_attention(Emitter *e) {
+char *emit_attention(Emitter *e)
+{
     emit_reset(e);
     e->top = 2;
     Heads h = heads_of(e);

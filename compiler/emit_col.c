@@ -12,7 +12,8 @@
 
 enum { COL_THREADS = 128 };
 
-static int kept_axes(const Emitter *e, Axis *kept) {
+static int kept_axes(const Emitter *e, Axis *kept)
+{
     const Group *gr = e->group;
     int n = 0;
     for (int i = 0; i < gr->ndom; i++) {
@@ -23,7 +24,8 @@ static int kept_axes(const Emitter *e, Axis *kept) {
     return n;
 }
 
-static int removed_axes(const Emitter *e, Axis *red) {  // in the domain's order
+static int removed_axes(const Emitter *e, Axis *red)
+{ // in the domain's order
     const Group *gr = e->group;
     int n = 0;
     for (int i = 0; i < gr->ndom; i++)
@@ -32,19 +34,26 @@ static int removed_axes(const Emitter *e, Axis *red) {  // in the domain's order
     return n;
 }
 
-static bool is_sum(const Emitter *e, Val v) { return e->g->nodes[v].kind == K_REDUCE && e->inside[v]; }
+static bool is_sum(const Emitter *e, Val v)
+{
+    return e->g->nodes[v].kind == K_REDUCE && e->inside[v];
+}
 
 // Columns that a thread takes at once: a divisor of the last extent, so that no tile is ragged, if there is one.
-static int64_t tile_width(int64_t columns) {
+static int64_t tile_width(int64_t columns)
+{
     for (int64_t w = 128; w >= 32; w /= 2)
         if (columns % w == 0 && columns / w >= 4) return w;
     return min_of(columns, 64);
 }
 
-typedef struct { int64_t columns, width; } Tiles;
+typedef struct {
+    int64_t columns, width;
+} Tiles;
 
 // Rows are the outer kept loops and the tiles of the last; e->positions of the kept axes are set.
-static Tiles place_tiles(Emitter *e, const LoopPlan *plan, int level) {
+static Tiles place_tiles(Emitter *e, const LoopPlan *plan, int level)
+{
     uint32_t vars[2 * MAX_AXES], parts[2 * MAX_AXES];
     int outer = max_of(plan->nloops - 1, 0);
     int64_t rows = 1, columns = plan->nloops ? plan->extent[outer] : 1, width = tile_width(columns);
@@ -58,42 +67,56 @@ static Tiles place_tiles(Emitter *e, const LoopPlan *plan, int level) {
     place_plan(e, plan, vars);
     e->out->rows = (uint64_t)(rows * tiles);
     e->out->grain = 1;
-    if (columns > 1) emit_line(e, 1, "const int c0 = (int)(%s) * %lld;", idx_text(e, idx_var(e, tile)), (long long)width);
-    if (columns % width) emit_line(e, 1, "const int n = %lld - c0 < %lld ? %lld - c0 : %lld;", (long long)columns,
-                                   (long long)width, (long long)columns, (long long)width);
+    if (columns > 1)
+        emit_line(e, 1, "const int c0 = (int)(%s) * %lld;", idx_text(e, idx_var(e, tile)), (long long)width);
+    if (columns % width)
+        emit_line(e, 1, "const int n = %lld - c0 < %lld ? %lld - c0 : %lld;", (long long)columns, (long long)width,
+                  (long long)columns, (long long)width);
     return (Tiles){columns, width};
 }
 
 // One thread has one element of the kept axes.
-static void place_threads(Emitter *e, const LoopPlan *plan) {
+static void place_threads(Emitter *e, const LoopPlan *plan)
+{
     uint32_t vars[2 * MAX_AXES];
     int64_t total = 1;
     for (int i = 0; i < plan->nloops; i++) total *= plan->extent[i];
     if (total > INT32_MAX / 2) bug("too many columns");
     uint32_t t = var_loop(e, "c", total, 1, false);
     for (int i = 0; i < plan->nloops; i++) vars[i] = var_new(e, VAR_PART, emit_name(e, "row"), plan->extent[i], 1);
-    if (plan->nloops == 1) vars[0] = t;
-    else var_parts(e, t, (size_t)plan->nloops, vars);
+    if (plan->nloops == 1)
+        vars[0] = t;
+    else
+        var_parts(e, t, (size_t)plan->nloops, vars);
     place_plan(e, plan, vars);
     e->out->rows = (uint64_t)total;
     e->out->block[0] = COL_THREADS;
     e->out->grid[0] = (uint32_t)((total + COL_THREADS - 1) / COL_THREADS);
 }
 
-static const char *number(Emitter *e, int64_t x) { return arena_printf(&e->arena, "%lld", (long long)x); }
+static const char *number(Emitter *e, int64_t x)
+{
+    return arena_printf(&e->arena, "%lld", (long long)x);
+}
 
-static const char *column_position(const char *body) { return mentions(body, "c") ? "const int c = c0 + l;" : ""; }
+static const char *column_position(const char *body)
+{
+    return mentions(body, "c") ? "const int c = c0 + l;" : "";
+}
 
-static const char *tile_columns(Emitter *e, const Tiles *t) {
+static const char *tile_columns(Emitter *e, const Tiles *t)
+{
     return t->columns % t->width ? "n" : number(e, t->width);
 }
 
 // ------------------------------------------------------------------------------------------------- column sums
-static void leave_removed(Emitter *e) {
+static void leave_removed(Emitter *e)
+{
     for (int k = 0; k < e->group->nred; k++) place_axis(e, e->group->red[k], idx_const(e, 0));
 }
 
-static void use_col(Emitter *e) {
+static void use_col(Emitter *e)
+{
     IdxId at[MAX_AXES];
     for (size_t i = 0; i < vec_len(e->group->nodes); i++) {
         Val v = e->group->nodes[i];
@@ -110,10 +133,19 @@ static void use_col(Emitter *e) {
 }
 
 // One run down the rows: the sums that can be made now that `stage` others, one after the other, are complete.
-typedef struct { Val val; const char *total; } ColSum;
-typedef struct { Buf declare, start, clear, add; ColSum *sums; const uint8_t *ready; int stage, stages; } ColText;
+typedef struct {
+    Val val;
+    const char *total;
+} ColSum;
+typedef struct {
+    Buf declare, start, clear, add;
+    ColSum *sums;
+    const uint8_t *ready;
+    int stage, stages;
+} ColText;
 
-static ColText col_start(const Emitter *e, const uint8_t *ready) {
+static ColText col_start(const Emitter *e, const uint8_t *ready)
+{
     ColText t = {.ready = ready};
     for (size_t i = 0; i < vec_len(e->group->nodes); i++)
         if (is_sum(e, e->group->nodes[i])) t.stages = max_of(t.stages, ready[e->group->nodes[i]]);
@@ -121,7 +153,8 @@ static ColText col_start(const Emitter *e, const uint8_t *ready) {
 }
 
 // Complete sums are known by name at `level`.
-static void remember_sums(Emitter *e, const ColText *t, int level) {
+static void remember_sums(Emitter *e, const ColText *t, int level)
+{
     IdxId at[MAX_AXES];
     for (size_t i = 0; i < vec_len(t->sums); i++) {
         const Node *n = &e->g->nodes[t->sums[i].val];
@@ -132,7 +165,8 @@ static void remember_sums(Emitter *e, const ColText *t, int level) {
     }
 }
 
-static void start_sums(Emitter *e, ColText *t, const char *sub, int level, const char *width) {
+static void start_sums(Emitter *e, ColText *t, const char *sub, int level, const char *width)
+{
     Buf *bufs[] = {&t->declare, &t->start, &t->clear, &t->add};
     for (size_t i = 0; i < countof(bufs); i++) buf_free(bufs[i]);
     remember_sums(e, t, level);
@@ -141,7 +175,8 @@ static void start_sums(Emitter *e, ColText *t, const char *sub, int level, const
         if (!is_sum(e, v) || t->ready[v] != t->stage + 1) continue;
         const Node *n = &e->g->nodes[v];
         const char *type = local_type(n->dtype), *total = emit_name(e, reduce_name(n)), *block = emit_name(e, "block");
-        const char *to = arena_printf(&e->arena, "%s%s", block, sub), *all = arena_printf(&e->arena, "%s%s", total, sub);
+        const char *to = arena_printf(&e->arena, "%s%s", block, sub),
+                   *all = arena_printf(&e->arena, "%s%s", total, sub);
         buf_printf(&t->declare, "%s %s%s, %s%s;\n", type, total, width, block, width);
         buf_printf(&t->start, "%s = %s;\n", all, reduce_identity(n));
         buf_printf(&t->clear, "%s = %s;\n", to, reduce_identity(n));
@@ -154,7 +189,8 @@ static void start_sums(Emitter *e, ColText *t, const char *sub, int level, const
 }
 
 // All sums are complete: what is made of them. Nothing has a position on the removed axes any more.
-static void use_sums(Emitter *e, const ColText *t, int level) {
+static void use_sums(Emitter *e, const ColText *t, int level)
+{
     leave_removed(e);
     remember_sums(e, t, level);
     for (size_t i = 0; i < vec_len(e->group->nodes); i++) {
@@ -163,22 +199,33 @@ static void use_sums(Emitter *e, const ColText *t, int level) {
     }
 }
 
-static void col_text_free(ColText *t) {
+static void col_text_free(ColText *t)
+{
     buf_free(&t->declare), buf_free(&t->start), buf_free(&t->clear), buf_free(&t->add);
     vec_free(t->sums);
 }
 
-static char *col_cpu(Emitter *e, const LoopPlan *plan, ColText *t, int nred, const Axis *red) {
+static char *col_cpu(Emitter *e, const LoopPlan *plan, ColText *t, int nred, const Axis *red)
+{
     int64_t k = extent_product(e->g, nred, red);
     e->top = 3;
     Tiles tiles = place_tiles(e, plan, 3);
     const char *width = arena_printf(&e->arena, "[%lld]", (long long)tiles.width);
     place_parts(e, var_loop(e, "k", k, 2, false), nred, red);
-    Hole common[] = {{"rows", number(e, k)}, {"position", ""}, {"n", tile_columns(e, &tiles)}, {"finish", ""},
-                     {"declare", ""}, {"start", ""}, {"clear", ""}, {"add", ""}, {"body", ""}, {"term", ""}};
+    Hole common[] = {{"rows", number(e, k)},
+                     {"position", ""},
+                     {"n", tile_columns(e, &tiles)},
+                     {"finish", ""},
+                     {"declare", ""},
+                     {"start", ""},
+                     {"clear", ""},
+                     {"add", ""},
+                     {"body", ""},
+                     {"term", ""}};
     while (t->stage < t->stages) {
         start_sums(e, t, "[l]", 3, width);
-        common[4].text = t->declare.s, common[5].text = t->start.s, common[6].text = t->clear.s, common[7].text = t->add.s;
+        common[4].text = t->declare.s, common[5].text = t->start.s, common[6].text = t->clear.s,
+        common[7].text = t->add.s;
         common[8].text = emit_close(e, 3);
         common[9].text = emit_close(e, 2);
         common[1].text = column_position(common[8].text);
@@ -191,22 +238,24 @@ static char *col_cpu(Emitter *e, const LoopPlan *plan, ColText *t, int nred, con
     return finish_function(e, "col", emit_close(e, 1));
 }
 
-static char *col_cuda(Emitter *e, const LoopPlan *plan, ColText *t, int nred, const Axis *red) {
+static char *col_cuda(Emitter *e, const LoopPlan *plan, ColText *t, int nred, const Axis *red)
+{
     int64_t k = extent_product(e->g, nred, red);
     e->top = 2;
     place_threads(e, plan);
     place_parts(e, var_loop(e, "k", k, 2, false), nred, red);
     while (t->stage < t->stages) {
         start_sums(e, t, "", 2, "");
-        Hole holes[] = {{"declare", t->declare.s}, {"start", t->start.s}, {"clear", t->clear.s}, {"add", t->add.s},
-                        {"body", emit_close(e, 2)}, {"rows", number(e, k)}};
+        Hole holes[] = {{"declare", t->declare.s}, {"start", t->start.s},      {"clear", t->clear.s},
+                        {"add", t->add.s},         {"body", emit_close(e, 2)}, {"rows", number(e, k)}};
         append_section(e, 1, "col", "column", holes, countof(holes));
     }
     use_sums(e, t, 1);
     return finish_function(e, "col", emit_close(e, 1));
 }
 
-char *emit_col(Emitter *e) {
+char *emit_col(Emitter *e)
+{
     LoopPlan plan;
     Axis kept[MAX_AXES], red[MAX_AXES];
     int nkept = kept_axes(e, kept), nred = removed_axes(e, red);
@@ -220,9 +269,13 @@ char *emit_col(Emitter *e) {
 }
 
 // ------------------------------------------------------------------------------------------------- scatter_add
-typedef struct { Val scatter, out; bool first, always; } Scatter;  // out: what is written; first, always: when it is cleared
+typedef struct {
+    Val scatter, out;
+    bool first, always;
+} Scatter; // out: what is written; first, always: when it is cleared
 
-static Scatter scatter_of(const Emitter *e) {
+static Scatter scatter_of(const Emitter *e)
+{
     Scatter s = {0};
     for (size_t i = 0; i < vec_len(e->group->nodes); i++) {
         Val v = e->group->nodes[i];
@@ -234,10 +287,11 @@ static Scatter scatter_of(const Emitter *e) {
     return s;
 }
 
-static int token_axes(const Emitter *e, Val scatter, Axis *axes) {
+static int token_axes(const Emitter *e, Val scatter, Axis *axes)
+{
     const Node *n = &e->g->nodes[scatter];
     int count = 0;
-    for (int k = 1; k >= 0; k--)  // the index's, then what only the values have
+    for (int k = 1; k >= 0; k--) // the index's, then what only the values have
         for (int i = 0; i < e->g->nodes[n->in[k]].naxes; i++) {
             Axis a = e->g->nodes[n->in[k]].axes[i];
             bool known = has_axis(n, a);
@@ -247,7 +301,8 @@ static int token_axes(const Emitter *e, Val scatter, Axis *axes) {
     return count;
 }
 
-static IdxId scatter_address(Emitter *e, const Scatter *s, IdxId position) {
+static IdxId scatter_address(Emitter *e, const Scatter *s, IdxId position)
+{
     const Node *n = &e->g->nodes[s->scatter];
     IdxId at[MAX_AXES];
     int k = axis_find(n, n->u.axis);
@@ -258,7 +313,8 @@ static IdxId scatter_address(Emitter *e, const Scatter *s, IdxId position) {
 }
 
 // Writes the lines that add one token's columns; gives the condition that its position is inside.
-static const char *add_token(Emitter *e, const Scatter *s, int level) {
+static const char *add_token(Emitter *e, const Scatter *s, int level)
+{
     const Node *n = &e->g->nodes[s->scatter];
     IdxId at[MAX_AXES];
     natural_position(e, &e->g->nodes[n->in[1]], at);
@@ -273,36 +329,49 @@ static const char *add_token(Emitter *e, const Scatter *s, int level) {
     return condition;
 }
 
-static const char *clear_element(Emitter *e, const Scatter *s, uint32_t var) {
+static const char *clear_element(Emitter *e, const Scatter *s, uint32_t var)
+{
     uint32_t arg = arg_of(e, s->out, !s->always, true);
     return element_text(e, arg, scatter_address(e, s, idx_var(e, var)), true, 0);
 }
 
-static void use_scatter(Emitter *e) {
+static void use_scatter(Emitter *e)
+{
     Scatter s = scatter_of(e);
     add_token(e, &s, 1);
 }
 
-static const char *clear_condition(Emitter *e, const Scatter *s) { return s->always ? "1" : first_flag(e); }
+static const char *clear_condition(Emitter *e, const Scatter *s)
+{
+    return s->always ? "1" : first_flag(e);
+}
 
-static char *scatter_body(Emitter *e, const Scatter *s, const LoopPlan *plan, int ntokens, const Axis *tokens) {
+static char *scatter_body(Emitter *e, const Scatter *s, const LoopPlan *plan, int ntokens, const Axis *tokens)
+{
     bool cuda = e->target == TARGET_CUDA;
     Tiles tiles = {1, 1};
     e->top = cuda ? 2 : 3;
-    if (cuda) place_threads(e, plan);
-    else tiles = place_tiles(e, plan, 3);
+    if (cuda)
+        place_threads(e, plan);
+    else
+        tiles = place_tiles(e, plan, 3);
     int64_t count = extent_product(e->g, ntokens, tokens), extent = extent_of(e->g, e->g->nodes[s->scatter].u.axis);
     const char *n = tile_columns(e, &tiles);
     if (s->always || s->first) {
         buf_printf(&e->ends[e->top], "%s = 0;\n", clear_element(e, s, var_loop(e, "v", extent, 2, false)));
         const char *clear = emit_close(e, e->top), *outer = cuda ? "" : emit_close(e, 2);
-        Hole holes[] = {{"extent", number(e, extent)}, {"term", outer}, {"body", clear}, {"position", column_position(clear)}, {"n", n},
+        Hole holes[] = {{"extent", number(e, extent)},
+                        {"term", outer},
+                        {"body", clear},
+                        {"position", column_position(clear)},
+                        {"n", n},
                         {"if", s->always ? "" : arena_printf(&e->arena, "if (%s) ", clear_condition(e, s))}};
         append_section(e, 1, "scatter", "clear", holes, countof(holes));
     }
     place_parts(e, var_loop(e, "t", count, 2, false), ntokens, tokens);
     const char *inside = add_token(e, s, e->top);
-    Hole holes[] = {{"tokens", number(e, count)}, {"inside", inside}, {"body", NULL}, {"term", NULL}, {"position", ""}, {"n", n}};
+    Hole holes[] = {
+        {"tokens", number(e, count)}, {"inside", inside}, {"body", NULL}, {"term", NULL}, {"position", ""}, {"n", n}};
     if (cuda) {
         buf_printf(&e->lines[2], "if (%s) ", inside);
         holes[2].text = holes[3].text = emit_close(e, 2);
@@ -315,7 +384,8 @@ static char *scatter_body(Emitter *e, const Scatter *s, const LoopPlan *plan, in
     return finish_function(e, "scatter", emit_close(e, 1));
 }
 
-char *emit_scatter(Emitter *e) {
+char *emit_scatter(Emitter *e)
+{
     Scatter s = scatter_of(e);
     const Node *n = &e->g->nodes[s.scatter];
     DType t = e->g->nodes[storage_of(e->g, s.out)].dtype;

@@ -10,18 +10,21 @@
 // number that is never read at. A declared variable must be forgotten when its level closes.
 #include "emit.h"
 
-static bool idx_equal(const Idx *a, const Idx *b) {
+static bool idx_equal(const Idx *a, const Idx *b)
+{
     return a->offset == b->offset && a->n == b->n && !memcmp(a->term, b->term, a->n * sizeof *a->term);
 }
 
-static IdxId idx_intern(Emitter *e, const Idx *x) {
+static IdxId idx_intern(Emitter *e, const Idx *x)
+{
     for (size_t i = 0; i < vec_len(e->idxs); i++)
         if (idx_equal(&e->idxs[i], x)) return (IdxId)i;
     vec_push(e->idxs, *x);
     return (IdxId)(vec_len(e->idxs) - 1);
 }
 
-static void add_term(Idx *x, uint32_t var, int64_t coef) {
+static void add_term(Idx *x, uint32_t var, int64_t coef)
+{
     uint32_t at = 0;
     while (at < x->n && x->term[at].var < var) at++;
     if (at == x->n || x->term[at].var != var) {
@@ -34,22 +37,28 @@ static void add_term(Idx *x, uint32_t var, int64_t coef) {
     memmove(&x->term[at], &x->term[at + 1], (--x->n - at) * sizeof *x->term);
 }
 
-static int64_t coef_of(const Idx *x, uint32_t var) {
+static int64_t coef_of(const Idx *x, uint32_t var)
+{
     for (uint32_t i = 0; i < x->n; i++)
         if (x->term[i].var == var) return x->term[i].coef;
     return 0;
 }
 
-IdxId idx_const(Emitter *e, int64_t c) { return idx_intern(e, &(Idx){.offset = c}); }
+IdxId idx_const(Emitter *e, int64_t c)
+{
+    return idx_intern(e, &(Idx){.offset = c});
+}
 
-IdxId idx_var(Emitter *e, uint32_t var) {
+IdxId idx_var(Emitter *e, uint32_t var)
+{
     if (e->vars[var].extent == 1) return idx_const(e, 0);
     Idx x = {.n = 1};
     x.term[0] = (Term){var, 1};
     return idx_intern(e, &x);
 }
 
-IdxId idx_add(Emitter *e, IdxId a, IdxId b, int64_t scale) {
+IdxId idx_add(Emitter *e, IdxId a, IdxId b, int64_t scale)
+{
     Idx x = e->idxs[a];
     const Idx *y = &e->idxs[b];
     x.offset += y->offset * scale;
@@ -57,12 +66,14 @@ IdxId idx_add(Emitter *e, IdxId a, IdxId b, int64_t scale) {
     return idx_intern(e, &x);
 }
 
-bool idx_is_const(const Emitter *e, IdxId a, int64_t *c) {
+bool idx_is_const(const Emitter *e, IdxId a, int64_t *c)
+{
     *c = e->idxs[a].offset;
     return e->idxs[a].n == 0;
 }
 
-static void range_of(const Emitter *e, const Idx *x, int64_t *lo, int64_t *hi) {
+static void range_of(const Emitter *e, const Idx *x, int64_t *lo, int64_t *hi)
+{
     *lo = *hi = x->offset;
     for (uint32_t i = 0; i < x->n; i++) {
         int64_t far = x->term[i].coef * (e->vars[x->term[i].var].extent - 1);
@@ -70,16 +81,21 @@ static void range_of(const Emitter *e, const Idx *x, int64_t *lo, int64_t *hi) {
     }
 }
 
-void idx_range(const Emitter *e, IdxId a, int64_t *lo, int64_t *hi) { range_of(e, &e->idxs[a], lo, hi); }
+void idx_range(const Emitter *e, IdxId a, int64_t *lo, int64_t *hi)
+{
+    range_of(e, &e->idxs[a], lo, hi);
+}
 
-int idx_level(const Emitter *e, IdxId a) {
+int idx_level(const Emitter *e, IdxId a)
+{
     const Idx *x = &e->idxs[a];
     int level = 0;
     for (uint32_t i = 0; i < x->n; i++) level = max_of(level, e->vars[x->term[i].var].level);
     return level;
 }
 
-void idx_split(Emitter *e, IdxId a, int level, IdxId *outer, IdxId *inner) {
+void idx_split(Emitter *e, IdxId a, int level, IdxId *outer, IdxId *inner)
+{
     Idx x = e->idxs[a], out = {.offset = x.offset}, in = {0};
     for (uint32_t i = 0; i < x.n; i++)
         add_term(e->vars[x.term[i].var].level < level ? &out : &in, x.term[i].var, x.term[i].coef);
@@ -88,7 +104,8 @@ void idx_split(Emitter *e, IdxId a, int level, IdxId *outer, IdxId *inner) {
 }
 
 // x = by * quotient + rest
-static void divide_terms(const Idx *x, int64_t by, Idx *quotient, Idx *rest) {
+static void divide_terms(const Idx *x, int64_t by, Idx *quotient, Idx *rest)
+{
     *quotient = *rest = (Idx){0};
     for (uint32_t i = 0; i < x->n; i++) {
         bool whole = x->term[i].coef % by == 0;
@@ -98,14 +115,16 @@ static void divide_terms(const Idx *x, int64_t by, Idx *quotient, Idx *rest) {
     quotient->offset = (x->offset - rest->offset) / by;
 }
 
-static bool stays_in(const Emitter *e, const Idx *x, int64_t extent) {
+static bool stays_in(const Emitter *e, const Idx *x, int64_t extent)
+{
     int64_t lo, hi;
     range_of(e, x, &lo, &hi);
     return lo >= 0 && hi < extent;
 }
 
 // A loop over n positions whose variable is only wanted as v / d and v % d is better two loops.
-static void want_split(Emitter *e, const Idx *x, int64_t d) {
+static void want_split(Emitter *e, const Idx *x, int64_t d)
+{
     if (!e->planning || e->split_var || x->n != 1 || x->offset || x->term[0].coef != 1) return;
     const Var *v = &e->vars[x->term[0].var];
     if (!v->planned || d <= 1 || v->extent % d || v->extent == d) return;
@@ -113,7 +132,8 @@ static void want_split(Emitter *e, const Idx *x, int64_t d) {
     e->split_at = d;
 }
 
-static IdxId quotient_var(Emitter *e, IdxId src, int64_t div, int64_t mod) {
+static IdxId quotient_var(Emitter *e, IdxId src, int64_t div, int64_t mod)
+{
     for (uint32_t i = 1; i < vec_len(e->vars); i++) {
         const Var *v = &e->vars[i];
         if (v->kind == VAR_QUOTIENT && v->src == src && v->div == div && v->mod == mod) return idx_var(e, i);
@@ -129,7 +149,8 @@ static IdxId quotient_var(Emitter *e, IdxId src, int64_t div, int64_t mod) {
     return idx_var(e, v);
 }
 
-IdxId idx_divide(Emitter *e, IdxId a, int64_t div, int64_t mod) {
+IdxId idx_divide(Emitter *e, IdxId a, int64_t div, int64_t mod)
+{
     Idx quotient = e->idxs[a], rest = {0};
     if (div > 1) {
         divide_terms(&e->idxs[a], div, &quotient, &rest);
@@ -151,7 +172,8 @@ IdxId idx_divide(Emitter *e, IdxId a, int64_t div, int64_t mod) {
 }
 
 // 64*a + b < 128 is a < 2 when b stays below 64: fewer variables, so it may hold for a whole inner loop.
-IdxId idx_coarser(Emitter *e, IdxId a, int64_t *extent) {
+IdxId idx_coarser(Emitter *e, IdxId a, int64_t *extent)
+{
     Idx x = e->idxs[a], quotient, rest;
     int64_t best = 1;
     for (uint32_t i = 0; i < x.n; i++) {
@@ -167,19 +189,22 @@ IdxId idx_coarser(Emitter *e, IdxId a, int64_t *extent) {
 }
 
 // --------------------------------------------------------------------------------------------------- variables
-uint32_t var_new(Emitter *e, VarKind kind, const char *name, int64_t extent, int level) {
+uint32_t var_new(Emitter *e, VarKind kind, const char *name, int64_t extent, int level)
+{
     vec_push(e->vars, (Var){.kind = kind, .name = name, .extent = extent, .level = level});
     return (uint32_t)(vec_len(e->vars) - 1);
 }
 
-uint32_t var_loop(Emitter *e, const char *name, int64_t extent, int level, bool wide) {
+uint32_t var_loop(Emitter *e, const char *name, int64_t extent, int level, bool wide)
+{
     uint32_t v = var_new(e, VAR_LOOP, name, extent, level);
     e->vars[v].declared = true;
     e->vars[v].wide = wide;
     return v;
 }
 
-void var_parts(Emitter *e, uint32_t parent, size_t n, const uint32_t *parts) {
+void var_parts(Emitter *e, uint32_t parent, size_t n, const uint32_t *parts)
+{
     int64_t stride = 1;
     for (size_t i = n; i-- > 0;) {
         Var *v = &e->vars[parts[i]];
@@ -194,7 +219,8 @@ void var_parts(Emitter *e, uint32_t parent, size_t n, const uint32_t *parts) {
     if (stride != e->vars[parent].extent) bug("parts of %s make %lld", e->vars[parent].name, (long long)stride);
 }
 
-void var_declare(Emitter *e, uint32_t var) {
+void var_declare(Emitter *e, uint32_t var)
+{
     Var *v = &e->vars[var];
     if (v->declared) return;
     Buf b = {0};
@@ -231,7 +257,8 @@ void var_declare(Emitter *e, uint32_t var) {
 
 // ------------------------------------------------------------------------------------------------------- text
 // Writes parts as their parent where all of them occur side by side.
-static void merge_parts(const Emitter *e, Idx *x) {
+static void merge_parts(const Emitter *e, Idx *x)
+{
     for (uint32_t i = 0; i < x->n; i++) {
         const Var *v = &e->vars[x->term[i].var];
         if (v->kind != VAR_PART || x->term[i].coef % v->stride) continue;
@@ -245,11 +272,12 @@ static void merge_parts(const Emitter *e, Idx *x) {
         for (size_t c = 0; c < vec_len(parent->children); c++)
             add_term(x, parent->children[c], -unit * e->vars[parent->children[c]].stride);
         add_term(x, up, unit);
-        i = (uint32_t)-1;  // from the start again: the parent may be a part itself
+        i = (uint32_t)-1; // from the start again: the parent may be a part itself
     }
 }
 
-static void term_text(Emitter *e, Buf *b, const Term *t, bool wide) {
+static void term_text(Emitter *e, Buf *b, const Term *t, bool wide)
+{
     const Var *v = &e->vars[t->var];
     int64_t coef = t->coef;
     if (b->n) buf_puts(b, coef < 0 ? " - " : " + ");
@@ -259,7 +287,8 @@ static void term_text(Emitter *e, Buf *b, const Term *t, bool wide) {
     if (coef != 1 && coef != -1) buf_printf(b, " * %lld", (long long)coef);
 }
 
-const char *idx_text(Emitter *e, IdxId a) {
+const char *idx_text(Emitter *e, IdxId a)
+{
     if (e->planning) vec_push(e->used, a);
     Idx x = e->idxs[a];
     merge_parts(e, &x);
@@ -269,8 +298,10 @@ const char *idx_text(Emitter *e, IdxId a) {
     bool wide = lo < INT32_MIN || hi > INT32_MAX;
     Buf b = {0};
     for (uint32_t i = 0; i < x.n; i++) term_text(e, &b, &x.term[i], wide);
-    if (!x.n) buf_printf(&b, "%lld", (long long)x.offset);
-    else if (x.offset) buf_printf(&b, " %c %lld", x.offset < 0 ? '-' : '+', (long long)(x.offset < 0 ? -x.offset : x.offset));
+    if (!x.n)
+        buf_printf(&b, "%lld", (long long)x.offset);
+    else if (x.offset)
+        buf_printf(&b, " %c %lld", x.offset < 0 ? '-' : '+', (long long)(x.offset < 0 ? -x.offset : x.offset));
     const char *text = arena_strdup(&e->arena, b.s);
     buf_free(&b);
     return text;

@@ -258,6 +258,7 @@ typedef Val (*Rewrite)(Graph *g, void *ctx, const Node *node, Val old);
 void graph_rewrite(Graph *g, Rewrite visit, void *ctx);
 void graph_verify(Graph *g, const char *after);       // bug() with a dump when an invariant is broken
 void graph_dump(const Graph *g, FILE *out);           // one node a line, deterministic (dump.c)
+void groups_dump(const Graph *g, Buf *out);            // what passes from fuse on add to that (dump_groups.c)
 void node_dump(const Graph *g, Val v, Buf *out);      // that line without newline
 const char *node_place(const Graph *g, Val v, Buf *out);  // "rmsnorm llama.lua:21"
 

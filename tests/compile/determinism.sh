@@ -8,6 +8,8 @@ for m in llama gpt2 qwen3 mlp muon; do
         (cd "$work" && compile $m "$work/name-$i" --seq 16 --dtype bf16 && cmp -s "$work/first" "$work/name-$i") || same=0
         rm -f "$work/name-$i"
     done
+    mkdir -p "$work/elsewhere" && cp -r "$top/graphs" "$work/elsewhere"
+    (top=$work/elsewhere; compile $m "$work/moved" --seq 16 --dtype bf16) && cmp -s "$work/first" "$work/moved" || same=0
     [ $same = 1 ] && ok || bad "$m: plans differ"
 done
 finish

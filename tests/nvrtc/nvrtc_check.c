@@ -3,8 +3,8 @@
 //   nvrtc_check --available        exit 0 if NVRTC can be loaded, else 77
 //   nvrtc_check [--sm N].. FILE..  exit 0 if all compile, 1 with NVRTC's message, 77 without NVRTC
 //
-// A program takes NVRTC over a second, most of it start-up, so all files of a call are compiled as one: the prelude, which
-// they share, once (it ends at the line KERNELS_BELOW), then every kernel.
+// A program takes NVRTC over a second, most of it start-up, so all files of a call are compiled as one: the prelude,
+// which they share, once (it ends at the line KERNELS_BELOW), then every kernel.
 #include "base.h"
 #include <dlfcn.h>
 
@@ -12,7 +12,8 @@
 
 typedef struct Program *Prog;
 static struct {
-    int (*create)(Prog *, const char *src, const char *name, int nheaders, const char *const *headers, const char *const *names);
+    int (*create)(Prog *, const char *src, const char *name, int nheaders, const char *const *headers,
+                  const char *const *names);
     int (*compile)(Prog, int noptions, const char *const *options);
     int (*log_size)(Prog, size_t *);
     int (*log)(Prog, char *);
@@ -20,16 +21,19 @@ static struct {
     const char *(*error)(int);
 } nvrtc;
 
-static bool load(void) {
+static bool load(void)
+{
     static const char *const names[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2",
                                         "/usr/local/cuda/lib64/libnvrtc.so"};
     void *lib = NULL;
     for (size_t i = 0; !lib && i < countof(names); i++) lib = dlopen(names[i], RTLD_NOW);
     if (!lib) return false;
-    struct { const char *name; void *to; } symbols[] = {
-        {"nvrtcCreateProgram", &nvrtc.create}, {"nvrtcCompileProgram", &nvrtc.compile},
-        {"nvrtcGetProgramLogSize", &nvrtc.log_size}, {"nvrtcGetProgramLog", &nvrtc.log},
-        {"nvrtcDestroyProgram", &nvrtc.destroy}, {"nvrtcGetErrorString", &nvrtc.error}};
+    struct {
+        const char *name;
+        void *to;
+    } symbols[] = {{"nvrtcCreateProgram", &nvrtc.create},       {"nvrtcCompileProgram", &nvrtc.compile},
+                   {"nvrtcGetProgramLogSize", &nvrtc.log_size}, {"nvrtcGetProgramLog", &nvrtc.log},
+                   {"nvrtcDestroyProgram", &nvrtc.destroy},     {"nvrtcGetErrorString", &nvrtc.error}};
     for (size_t i = 0; i < countof(symbols); i++) {
         void *symbol = dlsym(lib, symbols[i].name);
         if (!symbol) return false;
@@ -38,7 +42,8 @@ static bool load(void) {
     return true;
 }
 
-static void append_file(Buf *program, const char *path) {
+static void append_file(Buf *program, const char *path)
+{
     char *text = read_file(path, NULL);
     if (!text) fatal("%s:", path);
     const char *kernels = strstr(text, KERNELS_BELOW);
@@ -47,7 +52,8 @@ static void append_file(Buf *program, const char *path) {
     free(text);
 }
 
-static bool compile(const char *text, const char *sm) {
+static bool compile(const char *text, const char *sm)
+{
     Prog program;
     char arch[64];
     size_t size = 0;
@@ -61,12 +67,14 @@ static bool compile(const char *text, const char *sm) {
         nvrtc.log(program, log);
         fprintf(stderr, "sm_%s: %s\n", sm, log);
         free(log);
-    } else if (error) fprintf(stderr, "sm_%s: %s\n", sm, nvrtc.error(error));
+    } else if (error)
+        fprintf(stderr, "sm_%s: %s\n", sm, nvrtc.error(error));
     nvrtc.destroy(&program);
     return !error;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     program_name = "nvrtc_check";
     const char **archs = NULL;
     Buf program = {0};
@@ -76,8 +84,10 @@ int main(int argc, char **argv) {
     }
     if (argc == 2 && !strcmp(argv[1], "--available")) return 0;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--sm") && i + 1 < argc) vec_push(archs, argv[++i]);
-        else append_file(&program, argv[i]);
+        if (!strcmp(argv[i], "--sm") && i + 1 < argc)
+            vec_push(archs, argv[++i]);
+        else
+            append_file(&program, argv[i]);
     }
     if (!program.n) usage_error("no file given");
     if (!archs) {

@@ -1,23 +1,24 @@
 // test_emit.c: generated C against the reference evaluator: whole models, every stored value of every kernel.
 //
-// A model is compiled down to kernels, these to a shared object by the system's compiler, and the groups are run in order
-// in this process, every value in a buffer of its own that starts as NaN, every kernel in two pieces; GEMMs by a plain
-// loop. Each stored value, accumulator, parameter and state must agree with eval.c on the same graph. A process makes
-// one model, so each is compiled in a child, which fails by fatal().
+// A model is compiled down to kernels, these to a shared object by the system's compiler, and the groups are run in
+// order in this process, every value in a buffer of its own that starts as NaN, every kernel in two pieces; GEMMs by a
+// plain loop. Each stored value, accumulator, parameter and state must agree with eval.c on the same graph. A process
+// makes one model, so each is compiled in a child, which fails by fatal().
 //
-// The CUDA text is run as well, compiled as C with 32 fibers for a warp (see "a warp of fibers"): from the same inputs it
-// must give the same bits as C, but for attention, whose sums have another order there.
+// The CUDA text is run as well, compiled as C with 32 fibers for a warp (see "a warp of fibers"): from the same inputs
+// it must give the same bits as C, but for attention, whose sums have another order there.
 #include "eval.h"
 #include "rng.h"
 #include <dlfcn.h>
 #include <math.h>
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <cmocka.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
+
+#include <setjmp.h>
+
+#include <cmocka.h>
 
 Options options;
 
@@ -25,8 +26,8 @@ enum { SLOTS = 64 };
 typedef void (*Kernel)(char *const *b, const double *s, void *scratch, int64_t lo, int64_t hi);
 typedef struct {
     Graph *g;
-    double **want;   // by eval.c
-    char **buffer;   // by value that has storage
+    double **want; // by eval.c
+    char **buffer; // by value that has storage
     double scalar[SLOTS];
     void *scratch, *library, *cuda;
     double tolerance;
@@ -34,43 +35,62 @@ typedef struct {
 } Run;
 
 // ------------------------------------------------------------------------------------------------------ numbers
-static double noise(uint64_t x) {
+static double noise(uint64_t x)
+{
     x = (x + 1) * 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
     return (double)((x ^ x >> 31) >> 11) / 9007199254740992.0;
 }
 
-static double random_at(const Run *r, uint32_t id, int64_t position) {
+static double random_at(const Run *r, uint32_t id, int64_t position)
+{
     uint32_t out[4], counter[4] = {(uint32_t)position, 0, (uint32_t)r->scalar[SLOT_STEP], id};
     philox4x32_10(out, counter, (uint32_t[2]){(uint32_t)r->scalar[SLOT_SEED], 0});
     return (out[0] >> 8) * 0x1p-24;
 }
 
-static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
+static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n)
+{
     const Run *r = ctx;
     const Node *node = &g->nodes[v];
     uint32_t id = node->u.id;
     for (int64_t i = 0; i < n; i++) {
         double x = noise(((uint64_t)node->kind << 40) + ((uint64_t)id << 20) + (uint64_t)i);
         switch (node->kind) {
-        case K_PARAM: out[i] = (g->params[id].init == INIT_CONSTANT ? g->params[id].init_value : 0) + 0.6 * (x - 0.5); break;
-        case K_STATE: out[i] = 0.01 * x; break;
-        case K_INPUT: out[i] = i == 1 ? g->inputs[id].ignore : floor(x * (double)g->inputs[id].limit); break;
-        case K_RANDOM: out[i] = random_at(r, id, i); break;
-        default: out[i] = r->scalar[id]; break;
+        case K_PARAM:
+            out[i] = (g->params[id].init == INIT_CONSTANT ? g->params[id].init_value : 0) + 0.6 * (x - 0.5);
+            break;
+        case K_STATE:
+            out[i] = 0.01 * x;
+            break;
+        case K_INPUT:
+            out[i] = i == 1 ? g->inputs[id].ignore : floor(x * (double)g->inputs[id].limit);
+            break;
+        case K_RANDOM:
+            out[i] = random_at(r, id, i);
+            break;
+        default:
+            out[i] = r->scalar[id];
+            break;
         }
         if (node->dtype == F32) out[i] = (float)out[i];
     }
 }
 
-static double get(DType t, const char *p, int64_t i) {
+static double get(DType t, const char *p, int64_t i)
+{
     switch (t) {
-    case F64: return ((const double *)p)[i];
-    case F32: return ((const float *)p)[i];
-    case I32: return ((const int32_t *)p)[i];
-    case BOOL: return ((const uint8_t *)p)[i];
-    default: break;
+    case F64:
+        return ((const double *)p)[i];
+    case F32:
+        return ((const float *)p)[i];
+    case I32:
+        return ((const int32_t *)p)[i];
+    case BOOL:
+        return ((const uint8_t *)p)[i];
+    default:
+        break;
     }
     uint32_t bits = (uint32_t)((const uint16_t *)p)[i] << 16;
     float f;
@@ -78,23 +98,31 @@ static double get(DType t, const char *p, int64_t i) {
     return f;
 }
 
-static void put(DType t, char *p, int64_t i, double x) {
-    if (t == F64) ((double *)p)[i] = x;
-    else if (t == F32) ((float *)p)[i] = (float)x;
-    else if (t == I32) ((int32_t *)p)[i] = (int32_t)x;
-    else fatal("a leaf of this type");
+static void put(DType t, char *p, int64_t i, double x)
+{
+    if (t == F64)
+        ((double *)p)[i] = x;
+    else if (t == F32)
+        ((float *)p)[i] = (float)x;
+    else if (t == I32)
+        ((int32_t *)p)[i] = (int32_t)x;
+    else
+        fatal("a leaf of this type");
 }
 
 // ---------------------------------------------------------------------------------------------------- compiling
-static void *compile(const char *what, const char *text, int level) {
+static void *compile(const char *what, const char *text, int level)
+{
     char source[] = "/tmp/pico-emit-XXXXXX.c", object[64], command[512];
     int fd = mkstemps(source, 2);
     if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text)) fatal("cannot write %s:", source);
     close(fd);
     snprintf(object, sizeof object, "%.*s.so", (int)strlen(source) - 2, source);
     const char *cc = getenv("CC");
-    snprintf(command, sizeof command, "%s -std=gnu11 -O%d -march=native -ffp-contract=off -fopenmp-simd -fno-math-errno "
-             "-Wall -Werror -shared -fPIC -o %s %s -lm", cc && *cc ? cc : "cc", level, object, source);
+    snprintf(command, sizeof command,
+             "%s -std=gnu11 -O%d -march=native -ffp-contract=off -fopenmp-simd -fno-math-errno "
+             "-Wall -Werror -shared -fPIC -o %s %s -lm",
+             cc && *cc ? cc : "cc", level, object, source);
     if (system(command)) fatal("%s: generated code does not compile: %s", what, command);
     void *library = dlopen(object, RTLD_NOW);
     if (!library) fatal("%s", dlerror());
@@ -102,7 +130,8 @@ static void *compile(const char *what, const char *text, int level) {
     return library;
 }
 
-static char *whole_unit(const Graph *g, PlanTarget target) {
+static char *whole_unit(const Graph *g, PlanTarget target)
+{
     uint32_t *all = NULL;
     for (uint32_t i = 0; i < vec_len(g->kernels); i++) vec_push(all, i);
     char *text = emit_unit(g, target, all, vec_len(all));
@@ -110,7 +139,8 @@ static char *whole_unit(const Graph *g, PlanTarget target) {
     return text;
 }
 
-static void *symbol(void *library, const char *name) {
+static void *symbol(void *library, const char *name)
+{
     void *p = dlsym(library, name);
     if (!p) fatal("%s", dlerror());
     return p;
@@ -120,7 +150,9 @@ static void *symbol(void *library, const char *name) {
 // Every thread of a warp is a fiber; they run in turn up to the next shuffle. There each puts down its value and lets
 // the others run; when it is its turn again all values of this shuffle lie there. Two tables in turn, since a fiber may
 // put down the next shuffle's value before the others have read.
-typedef struct { unsigned x, y, z; } Dim;
+typedef struct {
+    unsigned x, y, z;
+} Dim;
 typedef void (*Launch)(char *const *b, const double *s);
 enum { FIBER_STACK = 1 << 16 };
 static struct {
@@ -139,22 +171,28 @@ static struct {
 static const char cuda_as_c[] =
     "#define __global__\n#define __device__ __attribute__((unused))\n#define __forceinline__ inline\n"
     "float sqrtf(float), floorf(float);\ndouble fabs(double);\n"
-    "double exp(double), log(double), tanh(double), sqrt(double), floor(double), sin(double), cos(double), erf(double), pow(double, double);\n"
+    "double exp(double), log(double), tanh(double), sqrt(double), floor(double), sin(double), cos(double), "
+    "erf(double), pow(double, double);\n"
     "struct Dim { unsigned x, y, z; } threadIdx, blockIdx, blockDim, gridDim;\n"
     "void (*exchange)(const void *in, void *out, int size, int from, int relative);\n"
-    "#define REINTERPRET(name, from, to) static inline to name(from x) { union { from f; to t; } u = {x}; return u.t; }\n"
+    "#define REINTERPRET(name, from, to) static inline to name(from x) { union { from f; to t; } u = {x}; return u.t; "
+    "}\n"
     "REINTERPRET(__int_as_float, int, float)\nREINTERPRET(__uint_as_float, unsigned, float)\n"
-    "REINTERPRET(__float_as_uint, float, unsigned)\nREINTERPRET(__longlong_as_double, long long, double)\nREINTERPRET(__double_as_longlong, double, long long)\n"
+    "REINTERPRET(__float_as_uint, float, unsigned)\nREINTERPRET(__longlong_as_double, long long, "
+    "double)\nREINTERPRET(__double_as_longlong, double, long long)\n"
     "#define __fmaf_rn __builtin_fmaf\n#define __fma_rn __builtin_fma\n"
-    "#define SHUFFLE(x, from, relative) ({ __typeof__((x) + 0) in_ = (x), out_; exchange(&in_, &out_, sizeof in_, from, relative); out_; })\n"
+    "#define SHUFFLE(x, from, relative) ({ __typeof__((x) + 0) in_ = (x), out_; exchange(&in_, &out_, sizeof in_, "
+    "from, relative); out_; })\n"
     "#define __shfl_sync(mask, x, from) SHUFFLE(x, from, 0)\n#define __shfl_down_sync(mask, x, by) SHUFFLE(x, by, 1)\n";
 
-static void switch_to(int lane) {
+static void switch_to(int lane)
+{
     emulated.lane = lane;
     emulated.thread->x = emulated.warp * 32 + (unsigned)lane;
 }
 
-static void next_fiber(void) {
+static void next_fiber(void)
+{
     int from = emulated.lane, to = from;
     do to = (to + 1) % 32;
     while (emulated.done[to] && to != from);
@@ -163,7 +201,8 @@ static void next_fiber(void) {
     swapcontext(&emulated.fiber[from], &emulated.fiber[to]);
 }
 
-static void exchange(const void *in, void *out, int size, int from, int relative) {
+static void exchange(const void *in, void *out, int size, int from, int relative)
+{
     int lane = emulated.lane, turn = emulated.turn[lane]++ % 2;
     memcpy(emulated.table[turn][lane], in, (size_t)size);
     next_fiber();
@@ -171,7 +210,8 @@ static void exchange(const void *in, void *out, int size, int from, int relative
     memcpy(out, emulated.table[turn][source], (size_t)size);
 }
 
-static void fiber_main(void) {
+static void fiber_main(void)
+{
     emulated.kernel(emulated.args, emulated.scalars);
     emulated.done[emulated.lane] = true;
     for (int i = 0; i < 32; i++)
@@ -179,7 +219,8 @@ static void fiber_main(void) {
     swapcontext(&emulated.fiber[emulated.lane], &emulated.home);
 }
 
-static void run_warp(void) {
+static void run_warp(void)
+{
     memset(emulated.done, 0, sizeof emulated.done);
     memset(emulated.turn, 0, sizeof emulated.turn);
     for (int i = 0; i < 32; i++) {
@@ -193,7 +234,8 @@ static void run_warp(void) {
     swapcontext(&emulated.home, &emulated.fiber[0]);
 }
 
-static void launch(void *library, const KernelText *k, char *const *args, const double *scalars) {
+static void launch(void *library, const KernelText *k, char *const *args, const double *scalars)
+{
     Dim *block = symbol(library, "blockIdx"), *size = symbol(library, "blockDim"), *grid = symbol(library, "gridDim");
     char name[256];
     snprintf(name, sizeof name, "launch_%s", k->name);
@@ -207,7 +249,8 @@ static void launch(void *library, const KernelText *k, char *const *args, const 
         for (emulated.warp = 0; emulated.warp < k->block[0] / 32; emulated.warp++) run_warp();
 }
 
-static void *compile_cuda(const char *what, const Graph *g) {
+static void *compile_cuda(const char *what, const Graph *g)
+{
     Buf b = {0};
     char *text = whole_unit(g, TARGET_CUDA);
     for (char *s; (s = strstr(text, "extern \"C\"")) != NULL;) memset(s, ' ', strlen("extern \"C\""));
@@ -226,12 +269,14 @@ static void *compile_cuda(const char *what, const Graph *g) {
 }
 
 // ------------------------------------------------------------------------------------------------------- running
-static Val storage(const Graph *g, Val v) {
+static Val storage(const Graph *g, Val v)
+{
     const Node *n = &g->nodes[v];
     return n->kind == K_ACCUMULATE ? g->accs[n->u.id].total : n->kind == K_UPDATE ? n->in[1] : v;
 }
 
-static char *buffer(Run *r, Val v) {
+static char *buffer(Run *r, Val v)
+{
     if (r->buffer[v]) return r->buffer[v];
     const Graph *g = r->g;
     const Node *n = &g->nodes[v];
@@ -243,7 +288,8 @@ static char *buffer(Run *r, Val v) {
     return r->buffer[v] = p;
 }
 
-static void gemm(Run *r, const Group *gr) {
+static void gemm(Run *r, const Group *gr)
+{
     const PlanGemm *m = &gr->gemm;
     char *p[3];
     DType t[3];
@@ -273,7 +319,8 @@ static void gemm(Run *r, const Group *gr) {
     }
 }
 
-static void kernel(Run *r, const Group *gr) {
+static void kernel(Run *r, const Group *gr)
+{
     const KernelText *k = &r->g->kernels[gr->kernel];
     char **args = NULL;
     void *found = symbol(r->library, k->name);
@@ -283,14 +330,15 @@ static void kernel(Run *r, const Group *gr) {
     int64_t rows = (int64_t)k->rows, grain = (int64_t)k->grain, middle = (rows / 2 + grain - 1) / grain * grain;
     middle = min_of(middle, rows);
     memset(r->scratch, 0xff, k->scratch);
-    f(args, r->scalar, r->scratch, middle, rows);  // the second piece first: they must not depend on each other
+    f(args, r->scalar, r->scratch, middle, rows); // the second piece first: they must not depend on each other
     memset(r->scratch, 0xff, k->scratch);
     f(args, r->scalar, r->scratch, 0, middle);
     vec_free(args);
 }
 
 // The CUDA text of a kernel, from copies of the same buffers; `after` it the C kernel runs and results are compared.
-static char **cuda_copies(Run *r, const Group *gr) {
+static char **cuda_copies(Run *r, const Group *gr)
+{
     char **copies = NULL;
     for (size_t i = 0; i < vec_len(gr->args); i++) {
         size_t n = (size_t)value_bytes(r->g, gr->args[i]);
@@ -300,7 +348,8 @@ static char **cuda_copies(Run *r, const Group *gr) {
     return copies;
 }
 
-static void compare_cuda(Run *r, const Group *gr, char **copies) {
+static void compare_cuda(Run *r, const Group *gr, char **copies)
+{
     bool attention = gr->kind == G_ATTENTION || gr->kind == G_ATTENTION_GRAD;
     for (size_t i = 0; i < vec_len(gr->args); i++) {
         Val v = gr->args[i];
@@ -308,15 +357,18 @@ static void compare_cuda(Run *r, const Group *gr, char **copies) {
         DType t = (DType)r->g->nodes[v].dtype;
         for (int64_t k = 0; k < elements(r->g, v); k++) {
             double c = get(t, buffer(r, v), k), cuda = get(t, copies[i], k);
-            if (c == cuda || (isnan(c) && isnan(cuda)) || (attention && fabs(c - cuda) <= r->tolerance * (1 + fabs(c)))) continue;
-            fatal("%s: CUDA kernel %s gives %.9g in argument %zu at %lld, C %.9g", r->what, name, cuda, i, (long long)k, c);
+            if (c == cuda || (isnan(c) && isnan(cuda)) || (attention && fabs(c - cuda) <= r->tolerance * (1 + fabs(c))))
+                continue;
+            fatal("%s: CUDA kernel %s gives %.9g in argument %zu at %lld, C %.9g", r->what, name, cuda, i, (long long)k,
+                  c);
         }
         free(copies[i]);
     }
     vec_free(copies);
 }
 
-static void compare(Run *r, Val v, const double *want, const char *kernel_name) {
+static void compare(Run *r, Val v, const double *want, const char *kernel_name)
+{
     const Graph *g = r->g;
     Val s = storage(g, v);
     int64_t n = elements(g, s);
@@ -330,26 +382,32 @@ static void compare(Run *r, Val v, const double *want, const char *kernel_name) 
         if (same) continue;
         Buf line = {0};
         node_dump(g, v, &line);
-        fatal("%s: kernel %s, element %lld is %.9g, should be %.9g: %s", r->what, kernel_name, (long long)i, x, want[i], line.s);
+        fatal("%s: kernel %s, element %lld is %.9g, should be %.9g: %s", r->what, kernel_name, (long long)i, x, want[i],
+              line.s);
     }
 }
 
-static void check_group(Run *r, const Group *gr) {
+static void check_group(Run *r, const Group *gr)
+{
     const Graph *g = r->g;
     const char *name = gr->kind == G_GEMM ? "gemm" : g->kernels[gr->kernel].name;
     for (size_t i = 0; i < vec_len(gr->nodes); i++) {
         Val v = gr->nodes[i];
         const Node *n = &g->nodes[v];
-        if (n->kind == K_UPDATE) compare(r, v, r->want[v], name);
-        else if (n->kind != K_ACCUMULATE && g->stored[v]) compare(r, v, r->want[v], name);
+        if (n->kind == K_UPDATE)
+            compare(r, v, r->want[v], name);
+        else if (n->kind != K_ACCUMULATE && g->stored[v])
+            compare(r, v, r->want[v], name);
     }
 }
 
-static void run_all(Run *r) {
+static void run_all(Run *r)
+{
     Graph *g = r->g;
     for (size_t i = 0; i < vec_len(g->groups); i++) {
         const Group *gr = &g->groups[i];
-        if (gr->kind == G_GEMM) gemm(r, gr);
+        if (gr->kind == G_GEMM)
+            gemm(r, gr);
         else {
             char **copies = cuda_copies(r, gr);
             kernel(r, gr);
@@ -361,9 +419,13 @@ static void run_all(Run *r) {
         if (r->buffer[g->accs[i].total]) compare(r, g->accs[i].total, r->want[g->accs[i].total], g->accs[i].name);
 }
 
-static double tolerance(DType t) { return t == F64 ? 1e-10 : t == F32 ? 1e-4 : 4e-2; }
+static double tolerance(DType t)
+{
+    return t == F64 ? 1e-10 : t == F32 ? 1e-4 : 4e-2;
+}
 
-static void run_graph(Graph *g, const char *what) {
+static void run_graph(Graph *g, const char *what)
+{
     select_nodes(g), fuse(g), order(g), place(g), emit(g);
     Run r = {.g = g, .what = what, .tolerance = tolerance(g->dtype)};
     r.scalar[SLOT_FIRST] = 1, r.scalar[SLOT_SEED] = 5, r.scalar[SLOT_STEP] = 3;
@@ -378,14 +440,15 @@ static void run_graph(Graph *g, const char *what) {
     r.cuda = compile_cuda(what, g);
     run_all(&r);
     bool updates = vec_len(g->params) && g->params[0].acc >= 0;
-    if (updates) return;  // parameters are others now
+    if (updates) return; // parameters are others now
     r.scalar[SLOT_FIRST] = 0;
     for (size_t i = 0; i < vec_len(g->accs); i++)
         for (int64_t k = 0; k < elements(g, g->accs[i].total); k++) r.want[g->accs[i].total][k] *= 2;
     run_all(&r);
 }
 
-static void model(const char *path, int64_t seq, const char *defines, DType dtype, bool no_fuse, Recompute recompute) {
+static void model(const char *path, int64_t seq, const char *defines, DType dtype, bool no_fuse, Recompute recompute)
+{
     char *text = xstrdup(defines);
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " ")) vec_push(options.defines, word);
     options.model_path = path;
@@ -399,10 +462,11 @@ static void model(const char *path, int64_t seq, const char *defines, DType dtyp
 
 // ---------------------------------------------------------------------------------------------------- by hand
 // Shapes and positions that models seldom have: each value below is one accumulator's.
-static void keep(Graph *g, Val v) {
+static void keep(Graph *g, Val v)
+{
     const Node n = *node_of(g, v);
     Axis axes[MAX_AXES];
-    for (int i = 0; i < n.naxes; i++) axes[i] = n.axes[n.naxes - 1 - i];  // transposed
+    for (int i = 0; i < n.naxes; i++) axes[i] = n.axes[n.naxes - 1 - i]; // transposed
     uint32_t straight = graph_acc(g, "straight", -1, (DType)n.dtype, n.naxes, n.axes);
     make_accumulate(g, straight, v);
     if (n.naxes < 2) return;
@@ -410,20 +474,23 @@ static void keep(Graph *g, Val v) {
     make_accumulate(g, turned, make_broadcast(g, v, n.naxes, axes));
 }
 
-static Val moved(Graph *g, Val v, Axis a, int64_t coef, int64_t offset) {
+static Val moved(Graph *g, Val v, Axis a, int64_t coef, int64_t offset)
+{
     const Node n = *node_of(g, v);
     View view = {1, {{.src = a, .nterms = 1, .axis = {a}, .coef = {coef}, .offset = offset, .div = 1, .zero = true}}};
     return make_view(g, v, &view, n.naxes, n.axes);
 }
 
-static Val parameter(Graph *g, int n, const Axis *axes) {
+static Val parameter(Graph *g, int n, const Axis *axes)
+{
     uint32_t id = (uint32_t)vec_len(g->params);
     Val v = make_leaf(g, K_PARAM, id, graph_compute_dtype(g), n, axes);
     vec_push(g->params, (Param){.name = "p", .val = v, .acc = -1});
     return v;
 }
 
-static void positions(Graph *g, Val x, Axis a, Axis b) {
+static void positions(Graph *g, Val x, Axis a, Axis b)
+{
     keep(g, make_map1(g, FN_EXP, moved(g, make_map1(g, FN_TANH, x), b, 1, -3)));
     keep(g, make_map2(g, FN_MUL, moved(g, x, b, -1, extent_of(g, b) + 1), x));
     keep(g, make_map2(g, FN_ADD, moved(g, x, a, 1, 5), moved(g, moved(g, x, a, 1, -1), b, 1, 2)));
@@ -435,7 +502,8 @@ static void positions(Graph *g, Val x, Axis a, Axis b) {
     keep(g, make_map2(g, FN_MUL, make_cast(g, make_index(g, b), graph_compute_dtype(g)), x));
 }
 
-static void sums(Graph *g, Val x, Axis batch, Axis a, Axis b) {
+static void sums(Graph *g, Val x, Axis batch, Axis a, Axis b)
+{
     Axis pairs[][2] = {{batch, a}, {a, b}, {batch, b}};
     for (int r = RED_SUM; r <= RED_MIN; r++) {
         for (int i = 0; i < 3; i++) keep(g, make_reduce(g, (Reduction)r, x, 2, pairs[i]));
@@ -443,36 +511,41 @@ static void sums(Graph *g, Val x, Axis batch, Axis a, Axis b) {
         keep(g, make_reduce(g, (Reduction)r, x, 1, &b));
     }
     Val top = make_reduce(g, RED_MAX, x, 1, &a), e = make_map1(g, FN_EXP, make_map2(g, FN_SUB, x, top));
-    keep(g, make_map2(g, FN_DIV, e, make_reduce(g, RED_SUM, e, 1, &a)));  // softmax along an inner axis
+    keep(g, make_map2(g, FN_DIV, e, make_reduce(g, RED_SUM, e, 1, &a))); // softmax along an inner axis
     Val nodes[] = {make_random(g, graph_compute_dtype(g), 3, (Axis[]){batch, a, b}), x};
     keep(g, make_map(g, FN_ADD, 2, nodes));
 }
 
-static void windows(Graph *g, Axis batch, double window, int64_t seq_extent, int64_t dim_extent) {
+static void windows(Graph *g, Axis batch, double window, int64_t seq_extent, int64_t dim_extent)
+{
     Axis seq = graph_axis(g, "seq", seq_extent), dim = graph_axis(g, "dim", dim_extent), kv = graph_axis(g, "kv", 2),
          group = graph_axis(g, "group", 3);
     Val q = parameter(g, 5, (Axis[]){batch, group, seq, kv, dim}), k = parameter(g, 4, (Axis[]){kv, batch, seq, dim}),
-        v = parameter(g, 4, (Axis[]){batch, dim, seq, kv}), dout = parameter(g, 5, (Axis[]){batch, group, seq, kv, dim});
+        v = parameter(g, 4, (Axis[]){batch, dim, seq, kv}),
+        dout = parameter(g, 5, (Axis[]){batch, group, seq, kv, dim});
     Attention how = {seq, dim, 0.3, window};
     Val o = make_attention(g, q, k, v, &how), lse = make_part(g, o, 1), dq = make_attention_grad(g, o, lse, dout);
     keep(g, o), keep(g, lse), keep(g, dq), keep(g, make_part(g, dq, 1)), keep(g, make_part(g, dq, 2));
 }
 
-static void by_hand(DType dtype, bool no_fuse) {
+static void by_hand(DType dtype, bool no_fuse)
+{
     Graph *g = graph_new();
     g->dtype = options.dtype = dtype, options.no_fuse = no_fuse;
     g->seq = options.seq = 4, g->micro_batch = options.micro_batch = 2, g->accum = options.accum = 1;
-    Axis batch = graph_axis(g, "batch", 2), a = graph_axis(g, "a", 75), b = graph_axis(g, "b", 90), big = graph_axis(g, "big", 9001);
+    Axis batch = graph_axis(g, "batch", 2), a = graph_axis(g, "a", 75), b = graph_axis(g, "b", 90),
+         big = graph_axis(g, "big", 9001);
     g->batch = batch;
     g->cur_seg = SEG_F;
-    Val x = parameter(g, 3, (Axis[]){batch, a, b}), flat = parameter(g, 1, &big), rows = parameter(g, 2, (Axis[]){a, b});
+    Val x = parameter(g, 3, (Axis[]){batch, a, b}), flat = parameter(g, 1, &big),
+        rows = parameter(g, 2, (Axis[]){a, b});
     positions(g, x, a, b);
     sums(g, x, batch, a, b);
     keep(g, make_map1(g, FN_SIGMOID, flat));
     keep(g, make_reduce(g, RED_SUM, make_map1(g, FN_ABS, flat), 1, &big));
     Val token = make_leaf(g, K_INPUT, 0, I32, 1, &batch);
     vec_push(g->inputs, (Input){.name = "tokens", .limit = 75, .ignore = -1, .val = token});
-    Val found = make_gather(g, rows, token, a);  // one of them lies outside
+    Val found = make_gather(g, rows, token, a); // one of them lies outside
     keep(g, make_map1(g, FN_EXP, found));
     keep(g, make_scatter_add(g, found, token, a, 2, (Axis[]){a, b}));
     windows(g, batch, 5, 37, 20);
@@ -481,7 +554,8 @@ static void by_hand(DType dtype, bool no_fuse) {
 }
 
 // ------------------------------------------------------------------------------------------------------- the tests
-static void hand_in_child(DType dtype, bool no_fuse) {
+static void hand_in_child(DType dtype, bool no_fuse)
+{
     fflush(NULL);
     pid_t pid = fork();
     if (!pid) {
@@ -495,56 +569,102 @@ static void hand_in_child(DType dtype, bool no_fuse) {
     assert_int_equal(status, 0);
 }
 
-static void shapes(void **state) {
+static void shapes(void **state)
+{
     (void)state;
     hand_in_child(F64, false), hand_in_child(F32, false), hand_in_child(F32, true);
 }
 
-static void in_child(const char *path, int64_t seq, const char *defines, DType dtype, bool no_fuse, Recompute recompute) {
+static void in_child(const char *path, int64_t seq, const char *defines, DType dtype, bool no_fuse, Recompute recompute)
+{
     fflush(NULL);
     pid_t pid = fork();
     if (!pid) {
-        signal(SIGSEGV, SIG_DFL), signal(SIGABRT, SIG_DFL), signal(SIGFPE, SIG_DFL);  // cmocka would catch them
+        signal(SIGSEGV, SIG_DFL), signal(SIGABRT, SIG_DFL), signal(SIGFPE, SIG_DFL); // cmocka would catch them
         program_name = "test_emit";
         model(path, seq, defines, dtype, no_fuse, recompute);
         _exit(0);
     }
     int status = -1;
     waitpid(pid, &status, 0);
-    if (status) print_message("%s seq %lld %s dtype %s no_fuse %d\n", path, (long long)seq, defines, dtype_name(dtype), no_fuse);
+    if (status)
+        print_message("%s seq %lld %s dtype %s no_fuse %d\n", path, (long long)seq, defines, dtype_name(dtype),
+                      no_fuse);
     assert_int_equal(status, 0);
 }
 
-static const struct { const char *path; int64_t seq; const char *defines; } models[] = {
+static const struct {
+    const char *path;
+    int64_t seq;
+    const char *defines;
+} models[] = {
     {"graphs/mlp.lua", 7, ""},
-    {"graphs/llama.lua", 7, "vocab_size=65 hidden_size=36 intermediate_size=50 num_hidden_layers=2 num_attention_heads=6 num_key_value_heads=2 head_dim=6"},
-    {"graphs/llama.lua", 65, "vocab_size=33 hidden_size=64 intermediate_size=96 num_hidden_layers=1 num_attention_heads=2 num_key_value_heads=1 head_dim=24 tie_word_embeddings=true"},
-    {"graphs/llama.lua", 1, "vocab_size=17 hidden_size=16 intermediate_size=20 num_hidden_layers=1 num_attention_heads=1 num_key_value_heads=1 head_dim=80"},
+    {"graphs/llama.lua", 7,
+     "vocab_size=65 hidden_size=36 intermediate_size=50 num_hidden_layers=2 num_attention_heads=6 "
+     "num_key_value_heads=2 head_dim=6"},
+    {"graphs/llama.lua", 65,
+     "vocab_size=33 hidden_size=64 intermediate_size=96 num_hidden_layers=1 num_attention_heads=2 "
+     "num_key_value_heads=1 head_dim=24 tie_word_embeddings=true"},
+    {"graphs/llama.lua", 1,
+     "vocab_size=17 hidden_size=16 intermediate_size=20 num_hidden_layers=1 num_attention_heads=1 "
+     "num_key_value_heads=1 head_dim=80"},
     {"graphs/gpt2.lua", 20, "vocab_size=65 n_embd=48 n_layer=2 n_head=3 n_positions=32"},
-    {"graphs/qwen3.lua", 33, "vocab_size=65 hidden_size=40 intermediate_size=64 num_hidden_layers=2 num_attention_heads=4 num_key_value_heads=2 head_dim=16"},
+    {"graphs/qwen3.lua", 33,
+     "vocab_size=65 hidden_size=40 intermediate_size=64 num_hidden_layers=2 num_attention_heads=4 "
+     "num_key_value_heads=2 head_dim=16"},
 };
 
-static void some_models(const char *which, DType dtype, bool no_fuse, Recompute recompute) {
+static void some_models(const char *which, DType dtype, bool no_fuse, Recompute recompute)
+{
     for (; *which; which++) {
         int i = *which - '0';
         in_child(models[i].path, models[i].seq, models[i].defines, dtype, no_fuse, recompute);
     }
 }
 
-static void f64(void **state) { (void)state; some_models("135", F64, false, RECOMPUTE_NONE); }
-static void f32(void **state) { (void)state; some_models("024", F32, false, RECOMPUTE_NONE); }
-static void bf16(void **state) { (void)state; some_models("14", BF16, false, RECOMPUTE_NONE); }
-static void unfused(void **state) { (void)state; some_models("1", F32, true, RECOMPUTE_NONE); }
-static void recomputed(void **state) { (void)state; some_models("1", F64, false, RECOMPUTE_FULL); }
+static void f64(void **state)
+{
+    (void)state;
+    some_models("135", F64, false, RECOMPUTE_NONE);
+}
+static void f32(void **state)
+{
+    (void)state;
+    some_models("024", F32, false, RECOMPUTE_NONE);
+}
+static void bf16(void **state)
+{
+    (void)state;
+    some_models("14", BF16, false, RECOMPUTE_NONE);
+}
+static void unfused(void **state)
+{
+    (void)state;
+    some_models("1", F32, true, RECOMPUTE_NONE);
+}
+static void recomputed(void **state)
+{
+    (void)state;
+    some_models("1", F64, false, RECOMPUTE_FULL);
+}
 
-int main(int argc, char **argv) {
-    if (argc == 2) return program_name = argv[0], by_hand(argv[1][1] == '6' ? F64 : F32, getenv("NO_FUSE") != NULL), 0;
-    if (argc == 5) {  // one model, for debugging: PATH SEQ DEFINES f32|f64|bf16
-        program_name = argv[0];
-        model(argv[1], atoi(argv[2]), argv[3], argv[4][1] == '6' ? F64 : argv[4][0] == 'b' ? BF16 : F32, getenv("NO_FUSE") != NULL, RECOMPUTE_NONE);
+int main(int argc, char **argv)
+{
+    program_name = "test_emit";
+    if (argc == 2) { // for debugging: f32|f64
+        by_hand(argv[1][1] == '6' ? F64 : F32, getenv("NO_FUSE") != NULL);
         return 0;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shapes), cmocka_unit_test(f64), cmocka_unit_test(f32), cmocka_unit_test(bf16),
+    if (argc == 5) { // PATH SEQ DEFINES f32|f64|bf16
+        model(argv[1], atoi(argv[2]), argv[3],
+              argv[4][1] == '6'   ? F64
+              : argv[4][0] == 'b' ? BF16
+                                  : F32,
+              getenv("NO_FUSE") != NULL, RECOMPUTE_NONE);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(shapes),  cmocka_unit_test(f64),
+                                       cmocka_unit_test(f32),     cmocka_unit_test(bf16),
                                        cmocka_unit_test(unfused), cmocka_unit_test(recomputed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
