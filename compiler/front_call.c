@@ -406,11 +406,20 @@ static void take_scalars(lua_State *L, int table, Frame *f)
     vec_free(keys);
 }
 
-// Attention as a node: scale and window are known. Otherwise it is written out.
+static bool same_axes(const Value *a, const Value *b)
+{
+    int shared = 0;
+    for (int i = 0; i < a->naxes; i++)
+        for (int k = 0; k < b->naxes; k++) shared += a->axes[i] == b->axes[k];
+    return shared == a->naxes && shared == b->naxes;
+}
+
+// Attention as a node: scale and window are known, keys and values have the same axes. Otherwise it is written out.
 static bool fused_attention(Frame *f, Value *result)
 {
     const OpDef *op = f->op;
     double scale, window;
+    if (!same_axes(&f->args[1], &f->args[2])) return false;
     if (!const_value(fr.g, scalar_value(f, 0).v, &scale) || !const_value(fr.g, scalar_value(f, 1).v, &window))
         return false;
     fr.frame = NULL;
