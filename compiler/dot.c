@@ -1,347 +1,48 @@
 // dot.c: the graph as a picture for Graphviz, at four levels:
 //   model   one box a layer (forward), the loss, the optimizer, and what flows between them
-//   layer   the op calls and contractions of the forward pass; of equal layers in a row the first in full, the others as one box
+//   layer   the op calls and contractions of the forward pass
 //   op      every node of the step, forward and backward, clustered by segment
 //   kernel  every launch, clustered by segment; edges are buffers with their bytes
-// At all levels but the first, of equal layers in a row only the first is shown in full: Graphviz takes minutes for
-// thousands of boxes, and nobody reads them. A level is a function from nodes to boxes; edges follow from the operands.
-// Values that are only read through (views, constants, index) belong to no box: edges pass them. Order is the graph's, so
-// the text is deterministic.
-#include "pico.h"
+//
+// A level is a function from nodes to boxes (dot_boxes.c); here are the edges, which follow from the operands, and the
+// text. Order is the graph's, so the text is deterministic.
+//
+// Traps: values that are only read through (views, constants, index) belong to no box: edges pass them. At level kernel
+// what is read from memory makes the edges, not the operands.
+#include "dot.h"
 
-typedef struct { char *label; const char *shape, *color; int cluster; } Box;
-typedef struct { uint32_t from, to; Val value; } Edge;
-typedef struct {
-    const Graph *g;
-    Box *boxes;            // vecs
-    char **clusters;
-    Edge *edges;
-    uint32_t *box_of;      // node -> box + 1, 0: read through
-    int *like;             // layer + 1 -> the first of the equal layers before it, + 1; 0: shown in full
-    int *layer_of;         // node -> the layer it is drawn with: its own, or for the update that of its parameter
-    uint32_t *rest;        // (layer + 1) * SEG_COUNT + segment -> the box of the layers that are not shown
-} Picture;
-
+// ---- pieces of labels
 static void escape(Buf *out, const char *s)
 {
     for (; *s; s++) {
-        if (*s == '"' || *s == '\\') buf_printf(out, "\\%c", *s);
-        else if (*s == '\n') buf_puts(out, "\\n");
-        else if ((unsigned char)*s < 32) buf_puts(out, " ");
-        else buf_write(out, s, 1);
+        if (*s == '"' || *s == '\\')
+            buf_printf(out, "\\%c", *s);
+        else if (*s == '\n')
+            buf_puts(out, "\\n");
+        else if ((unsigned char)*s < 32)
+            buf_puts(out, " ");
+        else
+            buf_write(out, s, 1);
     }
 }
 
-static uint32_t add_box(Picture *p, char *label, const char *shape, const char *color, int cluster)
+void dot_put_bytes(Buf *b, uint64_t n)
 {
-    vec_push(p->boxes, (Box){label, shape, color, cluster});
-    return (uint32_t)vec_len(p->boxes);
+    if (n >= 10000000)
+        buf_printf(b, "%.0f MB", (double)n / 1e6);
+    else if (n >= 10000)
+        buf_printf(b, "%.0f kB", (double)n / 1e3);
+    else
+        buf_printf(b, "%llu B", (unsigned long long)n);
 }
 
-static char *text_of(Buf *b)
-{
-    return b->s ? b->s : xstrdup("");
-}
-
-static void put_bytes(Buf *b, uint64_t n)
-{
-    if (n >= 10000000) buf_printf(b, "%.0f MB", (double)n / 1e6);
-    else if (n >= 10000) buf_printf(b, "%.0f kB", (double)n / 1e3);
-    else buf_printf(b, "%llu B", (unsigned long long)n);
-}
-
-static void put_shape(const Graph *g, Buf *b, const Node *x)
+void dot_put_shape(const Graph *g, Buf *b, const Node *x)
 {
     for (int i = 0; i < x->naxes; i++)
         buf_printf(b, "%s%s %lld", i ? ", " : "", axis_name(g, x->axes[i]), (long long)extent_of(g, x->axes[i]));
 }
 
-static bool is_forward(const Node *x)
-{
-    return !x->backward && x->seg != SEG_UPDATE && x->kind != K_TOTAL && x->kind != K_STATE && x->kind != K_ACCUMULATE;
-}
-
-static bool read_through(const Node *x)
-{
-    return x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR || x->kind == K_VIEW || x->kind == K_PART;
-}
-
-// ---- level model
-static const char *layer_name(const Graph *g, int layer)
-{
-    return layer < 0 ? "before the layers" : layer >= g->nlayers ? "after the layers" : g->layers[layer];
-}
-
-static uint64_t layer_parameters(const Graph *g, int layer)
-{
-    uint64_t n = 0;
-    uint8_t *seen = xcalloc(vec_len(g->params) + 1, 1);
-    for (Val v = 1; v < vec_len(g->nodes); v++) {
-        const Node *x = &g->nodes[v];
-        if (!is_forward(x) || x->layer != layer) continue;
-        for (int i = 0; i < x->nin; i++) {
-            const Node *y = &g->nodes[x->in[i]];
-            if (y->kind != K_PARAM || seen[y->u.id]++) continue;
-            n += (uint64_t)elements(g, x->in[i]);
-        }
-    }
-    free(seen);
-    return n;
-}
-
-static uint32_t box_of_layer(Picture *p, int layer, int last)
-{
-    Buf b = {0};
-    buf_puts(&b, layer_name(p->g, layer));
-    if (last > layer) buf_printf(&b, " .. %s\n%d layers like the one before", layer_name(p->g, last), last - layer + 1);
-    uint64_t n = 0;
-    for (int i = layer; i <= last; i++) n += layer_parameters(p->g, i);
-    buf_printf(&b, "\n%.2fM parameters", (double)n / 1e6);
-    return add_box(p, text_of(&b), "box", "#dbe9f6", 0);
-}
-
-static void boxes_model(Picture *p)
-{
-    const Graph *g = p->g;
-    uint32_t *layers = xcalloc((size_t)g->nlayers + 2, sizeof *layers), optimizer = 0;
-    for (Val v = 1; v < vec_len(g->nodes); v++) {
-        const Node *x = &g->nodes[v];
-        if (x->kind == K_INPUT) p->box_of[v] = add_box(p, xstrdup(g->inputs[x->u.id].name), "oval", "#f2f2f2", 0);
-        else if (x->kind == K_UPDATE) {
-            if (!optimizer) optimizer = add_box(p, xstrdup("backward, then the optimizer"), "box", "#f6e3db", 0);
-        } else if (is_forward(x) && x->nin && !read_through(x) && x->seg != SEG_INIT) {
-            uint32_t *box = &layers[x->layer + 1];
-            if (!*box) *box = box_of_layer(p, x->layer, x->layer);
-            p->box_of[v] = *box;
-        }
-    }
-    if (optimizer && g->loss && p->box_of[g->loss]) vec_push(p->edges, (Edge){p->box_of[g->loss], optimizer, g->loss});
-    free(layers);
-}
-
-// ---- level layer
-static uint64_t mix(uint64_t h, uint64_t v) { return (h ^ v) * 0x9E3779B97F4A7C15u ^ (h >> 29); }
-
-static uint64_t *layer_signatures(const Graph *g)
-{
-    uint64_t *h = xcalloc((size_t)g->nlayers + 2, sizeof *h);
-    for (Val v = 1; v < vec_len(g->nodes); v++) {
-        const Node *x = &g->nodes[v];
-        if (!is_forward(x) || x->nin == 0 || x->seg == SEG_INIT) continue;  // tables are shared
-        uint64_t *s = &h[x->layer + 1];
-        *s = mix(*s, (uint64_t)x->kind << 16 | (uint64_t)x->fn << 8 | x->dtype);
-        for (int i = 0; i < x->naxes; i++) *s = mix(*s, x->axes[i]);
-    }
-    return h;
-}
-
-static char *node_label(const Graph *g, Val v)
-{
-    const Node *x = &g->nodes[v];
-    Buf b = {0}, place = {0};
-    if (x->kind == K_PARAM) {
-        buf_puts(&b, g->params[x->u.id].name);
-    } else if (x->kind == K_INPUT) {
-        buf_puts(&b, g->inputs[x->u.id].name);
-    } else if (x->kind == K_STATE) {
-        buf_printf(&b, "%s\n%s", g->states[x->u.id].name, g->params[g->states[x->u.id].param].name);
-    } else if (x->kind == K_TOTAL) {
-        buf_printf(&b, "sum of %s", g->accs[x->u.id].name);
-    } else {
-        const char *where = node_place(g, v, &place);
-        const char *name = x->op ? g->ops[x->op].name : x->kind == K_MAP ? fn_info[x->fn].name : kind_info[x->kind].name;
-        const char *line = strrchr(where, ' ');
-        buf_printf(&b, "%s\n%s", name, line ? line + 1 : where);
-    }
-    buf_puts(&b, "\n");
-    put_shape(g, &b, x);
-    buf_free(&place);
-    return text_of(&b);
-}
-
-static const char *node_color(const Node *x)
-{
-    if (x->kind == K_CONTRACT) return "#dbe9f6";
-    if (x->kind == K_ATTENTION || x->kind == K_ATTENTION_GRAD) return "#d9f0dd";
-    return x->kind == K_PARAM || x->kind == K_INPUT || x->kind == K_STATE ? "#f2f2f2" : "#fbf3d5";
-}
-
-static const char *node_shape(const Node *x)
-{
-    return x->kind == K_PARAM || x->kind == K_INPUT || x->kind == K_STATE || x->kind == K_TOTAL ? "oval" : "box";
-}
-
-// Finds the layers that are like the one before them, forward.
-static void find_equal_layers(Picture *p)
-{
-    const Graph *g = p->g;
-    uint64_t *signature = layer_signatures(g);
-    for (int i = 1; i < g->nlayers; i++)
-        if (signature[i + 1] == signature[i]) p->like[i + 1] = p->like[i] ? p->like[i] : i;
-    free(signature);
-}
-
-static void find_drawn_layers(Picture *p)
-{
-    const Graph *g = p->g;
-    int *of_param = xcalloc(vec_len(g->params) + 1, sizeof *of_param);
-    for (Val v = (Val)vec_len(g->nodes); v-- > 1;)
-        for (int i = 0; i < g->nodes[v].nin; i++) {
-            const Node *x = &g->nodes[g->nodes[v].in[i]];
-            if (x->kind == K_PARAM && g->nodes[v].seg != SEG_UPDATE) of_param[x->u.id] = g->nodes[v].layer;
-        }
-    for (Val v = 1; v < vec_len(g->nodes); v++) {
-        const Node *x = &g->nodes[v];
-        int layer = x->nin ? x->layer : -1, param = x->kind == K_PARAM ? (int)x->u.id : x->kind == K_STATE ? g->states[x->u.id].param : -1;
-        if (x->kind == K_TOTAL) param = g->accs[x->u.id].param;
-        if (param >= 0) layer = of_param[param];
-        if (x->seg == SEG_UPDATE && x->nin) {
-            layer = -1;
-            for (int i = 0; i < x->nin; i++) {
-                int l = p->layer_of[x->in[i]];
-                if (l >= 0 && l < g->nlayers && l != layer) layer = layer < 0 ? l : g->nlayers;
-            }
-            if (layer < 0) layer = g->nlayers;
-        }
-        p->layer_of[v] = layer;
-    }
-    free(of_param);
-}
-
-static bool in_rest(const Picture *p, Val v)
-{
-    int layer = p->layer_of[v];
-    return layer >= 0 && layer < p->g->nlayers && p->like[layer + 1];
-}
-
-// The box of all layers that are like the one of node x and not shown, in x's segment; 0: x is shown.
-static uint32_t box_of_rest(Picture *p, Val v, SegmentId seg, int cluster)
-{
-    int layer = p->layer_of[v];
-    if (!in_rest(p, v) || !p->g->nodes[v].nin) return 0;
-    int first = layer, last = layer;
-    while (first > 0 && p->like[first] == p->like[layer + 1]) first--;
-    while (last + 1 < p->g->nlayers && p->like[last + 2] == p->like[layer + 1]) last++;
-    uint32_t *box = &p->rest[(first + 1) * SEG_COUNT + seg];
-    if (!*box) {
-        *box = box_of_layer(p, first, last);
-        p->boxes[*box - 1].cluster = cluster;
-    }
-    return *box;
-}
-
-// An op call is one box, labelled by its last node (its result); so the boxes are made from the end.
-static void boxes_layer(Picture *p)
-{
-    const Graph *g = p->g;
-    uint32_t *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
-    for (Val v = (Val)vec_len(g->nodes); v-- > 1;) {
-        const Node *x = &g->nodes[v];
-        if (!is_forward(x) || read_through(x) || (x->nin && x->seg == SEG_INIT) || x->kind == K_PARAM) continue;
-        if ((p->box_of[v] = box_of_rest(p, v, SEG_F, 0))) continue;
-        uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
-        int cluster = x->nin && x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
-        if (!*box) *box = add_box(p, node_label(g, v), node_shape(x), node_color(x), cluster);
-        p->box_of[v] = *box;
-    }
-    for (Val v = 1; v < vec_len(g->nodes); v++) {  // parameters of what is shown in full
-        const Node *x = &g->nodes[v];
-        bool shown = is_forward(x) && p->box_of[v] && !in_rest(p, v);
-        for (int i = 0; i < x->nin && shown; i++) {
-            Val w = x->in[i];
-            if (g->nodes[w].kind == K_PARAM && !p->box_of[w]) {
-                int cluster = x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
-                p->box_of[w] = add_box(p, node_label(g, w), "oval", "#f2f2f2", cluster);
-            }
-        }
-    }
-    for (int i = 0; i < g->nlayers; i++) vec_push(p->clusters, xstrdup(g->layers[i]));
-    free(calls);
-}
-
-// ---- levels op and kernel
-static void segment_clusters(Picture *p)
-{
-    for (int s = 0; s < SEG_COUNT; s++) vec_push(p->clusters, xstrdup(plan_segment_name((SegmentId)s)));
-}
-
-// In the update an op call is one box: the same optimizer runs for every parameter.
-static void boxes_op(Picture *p)
-{
-    const Graph *g = p->g;
-    uint32_t *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
-    uint8_t *live = xcalloc(vec_len(g->nodes), 1);
-    graph_mark_live(g, live);
-    segment_clusters(p);
-    for (Val v = 1; v < vec_len(g->nodes); v++) {
-        const Node *x = &g->nodes[v];
-        if (!live[v] || x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR) continue;
-        if ((p->box_of[v] = box_of_rest(p, v, (SegmentId)x->seg, x->seg + 1))) continue;
-        if (in_rest(p, v)) continue;  // a leaf of layers that are not shown
-        uint32_t own = 0, *box = x->seg == SEG_UPDATE && x->op ? &calls[x->op] : &own;
-        if (!*box) *box = add_box(p, node_label(g, v), node_shape(x), node_color(x), x->nin ? x->seg + 1 : 0);
-        p->box_of[v] = *box;
-    }
-    free(live), free(calls);
-}
-
-static char *group_label(const Graph *g, const Group *group)
-{
-    Buf b = {0};
-    if (group->kind == G_GEMM) {
-        Buf place = {0};
-        buf_printf(&b, "GEMM %llu x %llu x %llu\n%s", (unsigned long long)group->gemm.m, (unsigned long long)group->gemm.n,
-                   (unsigned long long)group->gemm.k, node_place(g, group->nodes[0], &place));
-        buf_free(&place);
-    } else {
-        buf_printf(&b, "%s\n%s", g->kernels[group->kernel].name, g->kernels[group->kernel].label);
-    }
-    buf_puts(&b, "\n");
-    put_bytes(&b, group->bytes);
-    return text_of(&b);
-}
-
-// Edges are what is read from memory.
-static void edges_kernel(Picture *p, const Group *group)
-{
-    const Graph *g = p->g;
-    uint32_t to = p->box_of[group->nodes[0]];
-    for (size_t k = 0; k < vec_len(group->reads); k++) {
-        Val v = group->reads[k];
-        if (!p->box_of[v]) p->box_of[v] = add_box(p, node_label(g, v), "oval", "#f2f2f2", 0);
-        if (p->box_of[v] != to) vec_push(p->edges, (Edge){p->box_of[v], to, v});
-    }
-}
-
-// The node that says which layer a group is drawn with.
-static Val group_node(const Picture *p, const Group *group)
-{
-    for (size_t k = 0; k < vec_len(group->nodes); k++) {
-        int layer = p->layer_of[group->nodes[k]];
-        if (layer >= 0 && layer < p->g->nlayers) return group->nodes[k];
-    }
-    return group->nodes[0];
-}
-
-static void boxes_kernel(Picture *p)
-{
-    const Graph *g = p->g;
-    static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd", "#d9f0dd", "#f6e3db"};
-    segment_clusters(p);
-    for (int pass = 0; pass < 2; pass++)
-        for (size_t i = 0; i < vec_len(g->groups); i++) {
-            const Group *group = &g->groups[i];
-            uint32_t box = box_of_rest(p, group_node(p, group), group->seg, group->seg + 1);
-            if (pass) {
-                if (!box) edges_kernel(p, group);
-                continue;
-            }
-            if (!box) box = add_box(p, group_label(g, group), "box", colors[group->kind], group->seg + 1);
-            for (size_t k = 0; k < vec_len(group->nodes); k++) p->box_of[group->nodes[k]] = box;
-        }
-}
-
-// ---- edges and text
+// ---- edges
 static void find_edges(Picture *p)
 {
     const Graph *g = p->g;
@@ -369,6 +70,7 @@ static int by_ends(const void *a, const void *b)
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
+// ---- text
 static void put_box(const Picture *p, Buf *out, size_t i)
 {
     buf_printf(out, "    n%zu [shape=%s, fillcolor=\"%s\", label=\"", i + 1, p->boxes[i].shape, p->boxes[i].color);
@@ -384,8 +86,8 @@ static void put_edges(Picture *p, Buf *out, bool shapes)
         const Edge *e = &p->edges[i];
         if (i && e->from == e[-1].from && e->to == e[-1].to) continue;
         Buf b = {0};
-        if (shapes) put_shape(g, &b, &g->nodes[e->value]), buf_puts(&b, "\n");
-        put_bytes(&b, value_bytes(g, e->value));
+        if (shapes) dot_put_shape(g, &b, &g->nodes[e->value]), buf_puts(&b, "\n");
+        dot_put_bytes(&b, value_bytes(g, e->value));
         buf_printf(out, "  n%u -> n%u [label=\"", e->from, e->to);
         escape(out, b.s);
         buf_puts(out, "\"];\n");
@@ -393,44 +95,60 @@ static void put_edges(Picture *p, Buf *out, bool shapes)
     }
 }
 
-void dot(const Graph *g, const char *path, const char *level)
+static void put_cluster(const Picture *p, Buf *out, size_t c)
+{
+    bool any = false;
+    for (size_t i = 0; i < vec_len(p->boxes); i++) any |= p->boxes[i].cluster == (int)c + 1;
+    if (!any) return;
+    buf_printf(out, "  subgraph cluster_%zu {\n    color=\"#bbbbbb\"; fontsize=12; label=\"", c);
+    escape(out, p->clusters[c]);
+    buf_puts(out, "\";\n");
+    for (size_t i = 0; i < vec_len(p->boxes); i++)
+        if (p->boxes[i].cluster == (int)c + 1) put_box(p, out, i);
+    buf_puts(out, "  }\n");
+}
+
+static void put_picture(Picture *p, Buf *out, bool shapes)
+{
+    buf_puts(out, "digraph \"");
+    escape(out, p->g->model);
+    buf_puts(out, "\" {\n  nslimit=1; nslimit1=1; mclimit=0.3; rankdir=TB; fontname=\"Helvetica\";\n"
+                  "  node [style=filled, fontname=\"Helvetica\", fontsize=11, color=\"#888888\"];\n"
+                  "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\", fontcolor=\"#555555\"];\n");
+    for (size_t i = 0; i < vec_len(p->boxes); i++)
+        if (!p->boxes[i].cluster) put_box(p, out, i);
+    for (size_t c = 0; c < vec_len(p->clusters); c++) put_cluster(p, out, c);
+    put_edges(p, out, shapes);
+    buf_puts(out, "}\n");
+}
+
+// ---- the picture
+static Picture picture_new(const Graph *g)
 {
     Picture p = {.g = g, .box_of = xcalloc(vec_len(g->nodes), sizeof *p.box_of)};
     p.like = xcalloc((size_t)g->nlayers + 2, sizeof *p.like);
     p.rest = xcalloc((size_t)(g->nlayers + 2) * SEG_COUNT, sizeof *p.rest);
     p.layer_of = xcalloc(vec_len(g->nodes), sizeof *p.layer_of);
-    find_equal_layers(&p);
-    find_drawn_layers(&p);
-    bool model = !strcmp(level, "model"), layer = !strcmp(level, "layer"), op = !strcmp(level, "op");
-    if (model) boxes_model(&p);
-    else if (layer) boxes_layer(&p);
-    else if (op) boxes_op(&p);
-    else boxes_kernel(&p);
-    if (model || layer || op) find_edges(&p);
+    return p;
+}
+
+static void picture_free(Picture *p)
+{
+    for (size_t i = 0; i < vec_len(p->boxes); i++) free(p->boxes[i].label);
+    for (size_t i = 0; i < vec_len(p->clusters); i++) free(p->clusters[i]);
+    vec_free(p->boxes), vec_free(p->clusters), vec_free(p->edges);
+    free(p->box_of), free(p->like), free(p->rest), free(p->layer_of);
+}
+
+void dot(const Graph *g, const char *path, const char *level)
+{
+    bool shapes = !strcmp(level, "model") || !strcmp(level, "layer");
+    Picture p = picture_new(g);
     Buf out = {0};
-    buf_puts(&out, "digraph \"");
-    escape(&out, g->model);
-    buf_puts(&out, "\" {\n  nslimit=1; nslimit1=1; mclimit=0.3; rankdir=TB; fontname=\"Helvetica\";\n  node [style=filled, fontname=\"Helvetica\", fontsize=11, color=\"#888888\"];\n"
-                   "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\", fontcolor=\"#555555\"];\n");
-    for (size_t i = 0; i < vec_len(p.boxes); i++)
-        if (!p.boxes[i].cluster) put_box(&p, &out, i);
-    for (size_t c = 0; c < vec_len(p.clusters); c++) {
-        bool any = false;
-        for (size_t i = 0; i < vec_len(p.boxes); i++) any |= p.boxes[i].cluster == (int)c + 1;
-        if (!any) continue;
-        buf_printf(&out, "  subgraph cluster_%zu {\n    color=\"#bbbbbb\"; fontsize=12; label=\"", c);
-        escape(&out, p.clusters[c]);
-        buf_puts(&out, "\";\n");
-        for (size_t i = 0; i < vec_len(p.boxes); i++)
-            if (p.boxes[i].cluster == (int)c + 1) put_box(&p, &out, i);
-        buf_puts(&out, "  }\n");
-    }
-    put_edges(&p, &out, model || layer);
-    buf_puts(&out, "}\n");
+    dot_boxes(&p, level);
+    if (strcmp(level, "kernel")) find_edges(&p);
+    put_picture(&p, &out, shapes);
     if (!write_file_atomic(path, out.s, out.n)) fatal("--dot %s:", path);
     buf_free(&out);
-    for (size_t i = 0; i < vec_len(p.boxes); i++) free(p.boxes[i].label);
-    for (size_t i = 0; i < vec_len(p.clusters); i++) free(p.clusters[i]);
-    vec_free(p.boxes), vec_free(p.clusters), vec_free(p.edges);
-    free(p.box_of), free(p.like), free(p.rest), free(p.layer_of);
+    picture_free(&p);
 }

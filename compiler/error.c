@@ -17,7 +17,7 @@ static const char *find_line(const char *text, int line, int *length) {
 }
 
 static void print_source_line(const Graph *g, const LocInfo *place) {
-    char *file = read_file(place->file, NULL);
+    char *file = read_source_again(place->file);
     int length = 0;
     const char *line = NULL;
     if (file) line = find_line(file, place->line, &length);

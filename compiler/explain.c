@@ -35,17 +35,32 @@ static void explain_group(const Graph *g, const Group *group, FILE *out)
     if (group->why) fprintf(out, "      not fused with what comes before: %s\n", group->why);
 }
 
-void explain(const Graph *g, const char *file_line, FILE *out)
+// The colon of FILE:LINE, and the line.
+static const char *split_place(const char *file_line, int *line)
 {
     const char *colon = strrchr(file_line, ':');
     char *end = NULL;
-    long line = colon ? strtol(colon + 1, &end, 10) : 0;
-    if (!colon || colon == file_line || !isdigit((unsigned char)colon[1]) || *end || line < 1)
+    long n = colon && isdigit((unsigned char)colon[1]) ? strtol(colon + 1, &end, 10) : 0;
+    if (!colon || colon == file_line || n < 1 || *end || n > INT32_MAX)
         usage_error("--explain: '%s' is not FILE:LINE, as in llama.lua:34", file_line);
+    *line = (int)n;
+    return colon;
+}
+
+void explain_check(const char *file_line)
+{
+    int line;
+    if (file_line) split_place(file_line, &line);
+}
+
+void explain(const Graph *g, const char *file_line, FILE *out)
+{
+    int line;
+    const char *colon = split_place(file_line, &line);
     char *file = xstrdup(file_line);
     file[colon - file_line] = 0;
     uint8_t *marked = xcalloc(vec_len(g->nodes), 1), *groups = xcalloc(vec_len(g->groups) + 1, 1);
-    size_t found = mark_line(g, file, (int)line, marked);
+    size_t found = mark_line(g, file, line, marked);
     if (!found) fatal("--explain: nothing of the graph comes from %s", file_line);
     fprintf(out, "%s caused %zu nodes\n", file_line, found);
     for (int seg = 0; seg < SEG_COUNT; seg++) {

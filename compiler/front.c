@@ -1,7 +1,8 @@
 // front.c: runs the description, a Lua file, and leaves its graph.
 //
 // The description is a program, so it may do anything a program can: run forever, eat memory, call os.exit. It runs in
-// a sandbox: no files, clock, environment or byte code; a limit of instructions and of memory; print goes to stderr.
+// a sandbox: no files, clock, environment, finalizers or byte code; limits of instructions, CPU time (one call of a C
+// function may take years) and memory; print goes to stderr.
 // Equal input must give equal bytes, so pairs and next go in sorted order and math.random has a fixed seed.
 //
 // Errors. C functions here end the process themselves (front_place.c). What Lua raises (error(), a nil index, a syntax
@@ -9,20 +10,24 @@
 // apart and finds the innermost place in the user's files if there is none.
 //
 // Traps: a hook belongs to a coroutine's state and is inherited by those it makes, so one counter counts all.
-// notation.lua runs in an environment of its own, with the real pairs.
+// The parser, notation*.lua, runs in an environment of its own, with the real pairs and a require of its own.
 #include "front.h"
 #include "embedded.h"
 #include <errno.h>
+#include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 int luaopen_lpeg(lua_State *L);
 
 Front fr;
 enum { HOOK_STEP = 100000, MAX_STEPS = 1000 }; // 100 million instructions: a second or so
-enum { MAX_MEMORY = 1 << 29, MAX_SOURCE = 16 << 20 };
+enum { MAX_MEMORY = 1 << 29, MAX_SOURCE = 16 << 20, MAX_FILES = 50 };
+enum { MAX_SECONDS = 5 }; // of CPU time, for what the count of instructions does not see
 static struct {
     size_t memory;
-    int steps;
+    int steps, files;
+    volatile sig_atomic_t alarms;
     Buf source;
     const char *error_text;
     Loc error_loc;
@@ -48,14 +53,40 @@ static void *limited_alloc(void *ud, void *p, size_t old, size_t size)
     return q;
 }
 
-static void count_steps(lua_State *L, lua_Debug *ar)
+static void refuse_endless(lua_State *L)
 {
-    (void)ar;
-    if (++run.steps < MAX_STEPS) return;
     lua_Debug user;
     fr.frame = NULL;
     if (user_frame(L, &user)) fr.g->cur_loc = graph_loc(fr.g, user.source + 1, user.currentline);
+    if (run.alarms) front_err("the description runs forever: it was stopped after %d seconds", MAX_SECONDS);
     front_err("the description runs forever: it was stopped after %d million instructions", MAX_STEPS / 10);
+}
+
+static void count_steps(lua_State *L, lua_Debug *ar)
+{
+    (void)ar;
+    if (run.alarms || ++run.steps >= MAX_STEPS) refuse_endless(L);
+}
+
+// One call of a C function (string.rep, string.find, table.move) may run for years between two instructions. The first
+// alarm leaves it to the hook. A second later it is such a call, Lua stands still, and the handler may look for the
+// place; should it hang there, the third ends it.
+static void on_alarm(int number)
+{
+    static const char text[] = "picoc: the description runs forever\n";
+    (void)number;
+    run.alarms++;
+    if (run.alarms == 2) refuse_endless(fr.L);
+    if (run.alarms > 2) _exit(write(2, text, sizeof text - 1) < 0 ? 2 : 1);
+}
+
+static void watch_time(int seconds)
+{
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_NODEFER | SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    run.alarms = 0;
+    sigaction(SIGPROF, &action, NULL);
+    setitimer(ITIMER_PROF, &(struct itimerval){{seconds ? 1 : 0, 0}, {seconds, 0}}, NULL);
 }
 
 // ------------------------------------------------------------------------------------------------- sorted iteration
@@ -203,22 +234,26 @@ void table_keys_sorted(lua_State *L, int index, const char *who, const char ***k
 static void load_file(lua_State *L, const char *path, bool keep)
 {
     size_t size = 0;
-    char *text = read_file(path, &size);
+    if (run.files++ == MAX_FILES) front_err("files load each other without end, or are more than %d", MAX_FILES);
+    char *text = read_file_limited(path, MAX_SOURCE, &size);
+    if (!text && errno == EFBIG) fatal("%s: a description has at most %d MiB", path, MAX_SOURCE >> 20);
     if (!text && fr.g->cur_loc) front_err("cannot read %s: %s", path, strerror(errno));
     if (!text) fatal("%s:", path);
-    if (size > MAX_SOURCE) fatal("%s: a description has at most %d MiB", path, MAX_SOURCE >> 20);
     if (strlen(text) != size || text[0] == '\x1b') fatal("%s: this is not a text in Lua", path);
     if (keep) {
         const char *slash = strrchr(path, '/');
         if (run.source.n) buf_printf(&run.source, "\n-- %s\n", slash ? slash + 1 : path);
         buf_write(&run.source, text, size);
     }
-    if (text[0] == '#') memset(text, ' ', strcspn(text, "\n")); // #!/usr/bin/..
+    if (!strncmp(text, "\xef\xbb\xbf", 3)) memset(text, ' ', 3); // UTF-8's byte order mark
+    size_t first = strspn(text, " ");
+    if (text[first] == '#' && first <= 3) memset(text, ' ', strcspn(text, "\n")); // #!/usr/bin/..
     int status = luaL_loadbufferx(L, text, size, lua_pushfstring(L, "@%s", path), "t");
     lua_remove(L, -2);
     free(text);
     if (status == LUA_OK) return;
     const char *message = lua_tostring(L, -1);
+    if (message && strstr(message, "C stack overflow")) message = "brackets or blocks are nested too deeply";
     const char *at = message ? strstr(message, ":") : NULL;
     while (at && !(at[1] >= '0' && at[1] <= '9' && at[1 + strspn(at + 1, "0123456789")] == ':'))
         at = strstr(at + 1, ":");
@@ -333,6 +368,23 @@ static int refuse_library(lua_State *L)
               lua_tostring(L, lua_upvalueindex(1)), lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?");
 }
 
+// When a finalizer runs, and whether, depends on more than the description.
+static int set_metatable(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 2);
+    lua_pushliteral(L, "__gc");
+    if (lua_istable(L, 2) && lua_rawget(L, 2) != LUA_TNIL) {
+        front_enter(L);
+        front_err("__gc is not there: a description has no finalizers");
+    }
+    lua_settop(L, 2);
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_insert(L, 1);
+    lua_call(L, 2, 1);
+    return 1;
+}
+
 static void refuse_table(lua_State *L, const char *name)
 {
     lua_newtable(L);
@@ -382,6 +434,9 @@ static void make_sandbox(lua_State *L)
     lua_pop(L, 1);
     lua_pushglobaltable(L);
     luaL_setfuncs(L, own, 0);
+    lua_getfield(L, -1, "setmetatable");
+    lua_pushcclosure(L, set_metatable, 1);
+    lua_setfield(L, -2, "setmetatable");
     lua_pop(L, 1);
     clear_fields(L, "_G", (const char *const[]){"collectgarbage", "loadfile", "warn", NULL});
     clear_fields(L, "math", (const char *const[]){"randomseed", NULL});
@@ -404,21 +459,31 @@ int call_parser(lua_State *L, const char *function, int nargs)
     return 2;
 }
 
-static int lpeg_require(lua_State *L)
+// The parser's require; upvalues: its modules by name, its globals. Out of reach of the description.
+static int parser_require(lua_State *L)
 {
-    lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-    lua_getfield(L, -1, "lpeg");
+    const char *name = luaL_checkstring(L, 1);
+    if (lua_getfield(L, lua_upvalueindex(1), name) != LUA_TNIL) return 1;
+    size_t size;
+    const char *text = embedded_lua(name, &size);
+    if (!text) bug("no module '%s' is built in", name);
+    if (luaL_loadbufferx(L, text, size, lua_pushfstring(L, "=%s.lua", name), "t") != LUA_OK)
+        bug("%s", lua_tostring(L, -1));
+    lua_pushvalue(L, lua_upvalueindex(2));
+    lua_setupvalue(L, -2, 1);
+    lua_call(L, 0, 1);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, lua_upvalueindex(1), name);
     return 1;
 }
 
-// notation.lua, in a copy of the globals as they are before the sandbox is made.
+// The parser, in a copy of the globals as they are before the sandbox is made.
 static void open_parser(lua_State *L)
 {
+    lua_newtable(L); // modules
     luaL_requiref(L, "lpeg", luaopen_lpeg, 0);
-    lua_pop(L, 1);
-    if (luaL_loadbufferx(L, embedded_notation_lua, embedded_notation_lua_size, "=notation.lua", "t") != LUA_OK)
-        bug("%s", lua_tostring(L, -1));
-    lua_newtable(L);
+    lua_setfield(L, -2, "lpeg");
+    lua_newtable(L); // globals
     lua_pushglobaltable(L);
     lua_pushnil(L);
     while (lua_next(L, -2)) {
@@ -427,17 +492,20 @@ static void open_parser(lua_State *L)
         lua_settable(L, -5);
     }
     lua_pop(L, 1);
-    lua_pushcfunction(L, lpeg_require);
-    lua_setfield(L, -2, "require");
-    lua_setupvalue(L, -2, 1);
-    lua_call(L, 0, 1);
+    lua_pushvalue(L, -1);
+    lua_insert(L, -3); // globals, modules, globals
+    lua_pushcclosure(L, parser_require, 2);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, "require");
+    lua_pushstring(L, "notation");
+    lua_call(L, 1, 1);
     lua_setfield(L, LUA_REGISTRYINDEX, "pico.notation");
     lua_newtable(L);
     lua_setfield(L, LUA_REGISTRYINDEX, "pico.known");
     lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
     lua_pushnil(L);
     lua_setfield(L, -2, "lpeg");
-    lua_pop(L, 1);
+    lua_pop(L, 2);
 }
 
 static int pico_missing(lua_State *L)
@@ -544,6 +612,21 @@ static void define_axes(Graph *g)
     vec_push(fr.axes, (NamedAxis){"seq", g->seq_axis, 0});
 }
 
+// Offsets and sizes in bytes stay far below 2^63.
+static void refuse_large_values(const Graph *g)
+{
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        const Node *x = &g->nodes[v];
+        int64_t n = 1;
+        for (int i = 0; i < x->naxes; i++) {
+            int64_t extent = g->axes[x->axes[i]].extent;
+            if (n > ((int64_t)1 << 48) / extent)
+                err(g, x->loc, "a value of this line would have more than 2^48 elements");
+            n *= extent;
+        }
+    }
+}
+
 void front(Graph *g)
 {
     fr.g = g;
@@ -562,12 +645,15 @@ void front(Graph *g)
     load_file(L, options.model_path, true);
     lua_sethook(L, count_steps, LUA_MASKCOUNT, HOOK_STEP);
     int base = lua_gettop(L) - 1;
+    watch_time(MAX_SECONDS);
     call(L, 0, LUA_MULTRET);
     bool returned = lua_gettop(L) > base;
     if (returned) lua_settop(L, base + 1);
     g->cur_loc = graph_loc(g, options.model_path, 1);
     model_finish(L, returned);
+    watch_time(0);
     config_finish();
+    refuse_large_values(g);
     if (!g->config) g->config = "{}";
     g->source = arena_strdup(&g->arena, run.source.s ? run.source.s : "");
     buf_free(&run.source);
@@ -594,7 +680,9 @@ void front_optimizer(Graph *g)
     run.steps = 0;
     g->cur_loc = fr.model_loc;
     lua_pushcfunction(L, run_optimizer);
+    watch_time(MAX_SECONDS);
     call(L, 0, 0);
+    watch_time(0);
     model_optimized();
     g->cur_loc = loc;
     g->cur_op = 0;

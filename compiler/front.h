@@ -3,7 +3,8 @@
 //   front.c         the Lua state: sandbox, limits, running the description and the optimizer
 //   front_place.c   where an error is, and what its sentence says: places, near names, lists of axes
 //   front_config.c  pico.config
-//   front_model.c   pico.model: axes, parameters, layers, inputs, loss, optimizer
+//   front_model.c   pico.model: axes, parameters, layers, inputs, loss
+//   front_train.c   what it says of training: scalars, defaults, optimizer
 //   front_tensor.c  what Lua can do with tensors: operators, braces, sum, view
 //   front_value.c   arithmetic with types (notation 4.4), shared by Lua and by the text of ops
 //   front_bind.c    an op's header meets its arguments (4.2)
@@ -193,6 +194,12 @@ void mark_library(lua_State *L);                             // pico.only, pico.
 int model_function(lua_State *L);                            // pico.model
 void model_register(lua_State *L);
 void model_finish(lua_State *L, bool returned);
+void check_model(lua_State *L, const char *method);          // argument 1 is the model, as in m:method(..)
+int model_scalar(lua_State *L);                              // front_train.c: m:scalar ...
+int model_scalars(lua_State *L);
+int model_train(lua_State *L);
+int model_optimizer(lua_State *L);
+int model_report(lua_State *L);
 void model_optimize(lua_State *L);
 void model_optimized(void);
 int param_field(lua_State *L, Tensor *t, const char *key);   // p.grad, p:state...; 0: no such field

@@ -157,10 +157,10 @@ static void read_file_config(void)
 {
     const char *path = options.config_path;
     size_t size;
-    char *text = read_file(path, &size);
+    char *text = read_file_limited(path, 16 << 20, &size);
     if (!text) fatal("%s:", path);
     const char *end = NULL;
-    config.file = size > 16 << 20 ? NULL : cJSON_ParseWithLengthOpts(text, size + 1, &end, true);
+    config.file = cJSON_ParseWithLengthOpts(text, size + 1, &end, true);
     if (!cJSON_IsObject(config.file)) {
         int line = 1;
         for (const char *s = text; end && s < end && *s; s++) line += *s == '\n';

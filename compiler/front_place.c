@@ -52,7 +52,7 @@ static const char *file_content(const char *path)
     static SourceFile *files;
     for (size_t i = 0; i < vec_len(files); i++)
         if (!strcmp(files[i].path, path)) return files[i].content;
-    char *text = read_file(path, NULL), *to = text;
+    char *text = read_source_again(path), *to = text;
     for (const char *from = text; from && (*to = *from); from++) {
         if (*from == '\r') {
             *to = '\n';

@@ -143,6 +143,41 @@ static void check_pass_name(const char *option, const char *name)
     if (name) choice(option, name, 0, (int)countof(passes) + (option[2] == 'd'), names);
 }
 
+// It stands in labels, dumps and messages.
+static void check_model_path(void)
+{
+    for (const char *s = options.model_path; s && *s; s++)
+        if ((unsigned char)*s < 32 || *s == 127) usage_error("the model's path holds a control character");
+}
+
+// picorun takes no more than this.
+static void check_sizes(void)
+{
+    if (options.accum > 1 << 16)
+        usage_error("--accum: %lld is not between 1 and %d", (long long)options.accum, 1 << 16);
+    if (options.seq * options.micro_batch > INT32_MAX)
+        usage_error("--seq %lld --micro-batch %lld: a micro-batch has fewer than 2^31 tokens", (long long)options.seq,
+                    (long long)options.micro_batch);
+}
+
+// A file that is written must not be one that is read, nor another that is written.
+static void refuse_shared_files(void)
+{
+    const struct {
+        const char *name, *path;
+    } out[] = {{"-o", options.output}, {"--dot", options.dot_path}, {"--report", options.report_path}};
+    for (size_t i = 0; i < countof(out); i++) {
+        if (!out[i].path) continue;
+        const char *in[] = {options.model_path, options.config_path};
+        for (size_t k = 0; k < countof(in); k++)
+            if (in[k] && one_file(out[i].path, in[k]))
+                usage_error("%s %s would overwrite an input", out[i].name, out[i].path);
+        for (size_t k = i + 1; k < countof(out); k++)
+            if (out[k].path && one_file(out[i].path, out[k].path))
+                usage_error("%s and %s name one file, %s", out[i].name, out[k].name, out[i].path);
+    }
+}
+
 static void parse_options(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -175,6 +210,12 @@ static void parse_options(int argc, char **argv)
     if (options.dump_dir && !options.dump) options.dump = "all";
     check_pass_name("--dump", options.dump);
     check_pass_name("--stop", options.stop);
+    check_model_path();
+    check_sizes();
+    explain_check(options.explain);
+    if (print_plan && options.model_path)
+        usage_error("--print shows a plan; it takes no model, such as %s", options.model_path);
+    refuse_shared_files();
 }
 
 // ---- dumps and times
@@ -232,9 +273,16 @@ static int print_file(const char *path)
 int main(int argc, char **argv)
 {
     program_name = "picoc";
+    catch_ends();
     parse_options(argc, argv);
-    if (want_help) return fputs(help, stdout), 0;
-    if (want_version) return printf("picoc %s, plan format %u\n", PICO_VERSION, PLAN_VERSION), 0;
+    if (want_help || want_version) {
+        if (want_help)
+            fputs(help, stdout);
+        else
+            printf("picoc %s, plan format %u\n", PICO_VERSION, PLAN_VERSION);
+        finish_stdout();
+        return 0;
+    }
     if (print_plan) return print_file(print_plan);
     if (!options.model_path) usage_error("no model file given");
     bool looks = options.report || options.dot_path || options.emit_dir || options.explain || options.dump || options.stop;
@@ -255,6 +303,6 @@ int main(int argc, char **argv)
         if (options.explain) explain(g, options.explain, stdout);
     }
     front_close();
-    if (fflush(stdout) || ferror(stdout)) fatal("cannot write to the standard output:");
+    finish_stdout();
     return 0;
 }

@@ -380,5 +380,6 @@ void emit_files(const Graph *g, const char *dir);        // --emit: one file a k
 void plan_write(const Graph *g, const char *path);
 void report(const Graph *g, FILE *text, const char *json_path);
 void dot(const Graph *g, const char *path, const char *level);
+void explain_check(const char *file_line);  // a usage error if it is not FILE:LINE; NULL is fine
 void explain(const Graph *g, const char *file_line, FILE *out);
 double node_flops(const Graph *g, Val v);                // 2 a multiply-add: CONTRACT, ATTENTION (causal counted full/2), ATTENTION_GRAD

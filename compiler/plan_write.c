@@ -287,6 +287,9 @@ static void write_file(const Writer *w, const char *path) {
     header.size = file.n;
     header.checksum = XXH3_64bits(file.s + sizeof header, file.n - sizeof header);
     memcpy(file.s, &header, sizeof header);
+    Plan plan;
+    char why[512];
+    if (!plan_check(&plan, file.s, file.n, why, sizeof why)) fatal("%s: picorun would refuse the plan: %s", path, why);
     if (!write_file_atomic(path, file.s, file.n)) fatal("%s: cannot write the plan:", path);
     buf_free(&file);
 }

@@ -8,13 +8,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 const char *program_name = "pico";
 bool memory_frozen = false;
 bool line_open = false;
-static char *unfinished_file;
+static char *volatile unfinished_file;
 
 // ---- errors
 
@@ -31,7 +32,7 @@ static void print_message(const char *kind, const char *fmt, va_list ap)
     fputc('\n', stderr);
 }
 
-static void remove_unfinished(void)
+void remove_unfinished(void)
 {
     if (unfinished_file) unlink(unfinished_file);
 }
@@ -78,8 +79,31 @@ void warn(const char *fmt, ...)
 
 void cleanup_on_exit(const char *path)
 {
-    free(unfinished_file);
+    char *old = unfinished_file;
     unfinished_file = path ? xstrdup(path) : NULL;
+    free(old);
+}
+
+static void end_by_signal(int number)
+{
+    remove_unfinished();
+    raise(number); // blocked until the handler returns; SA_RESETHAND: it then ends the process
+}
+
+void catch_ends(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    signal(SIGXFSZ, SIG_IGN); // a limit of file sizes is then an error of write
+    for (size_t i = 0; i < countof(numbers); i++) {
+        struct sigaction now, action = {.sa_handler = end_by_signal, .sa_flags = SA_RESETHAND};
+        sigemptyset(&action.sa_mask);
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) sigaction(numbers[i], &action, NULL);
+    }
+}
+
+void finish_stdout(void)
+{
+    if (fflush(stdout) || ferror(stdout)) fatal("cannot write to the standard output:");
 }
 
 // ---- memory
@@ -285,31 +309,76 @@ const char *intern(const char *s)
 
 // ---- files
 
+// The same name in the same folder, however the folder is written.
+static bool one_name(const char *a, const char *b)
+{
+    const char *last_a = strrchr(a, '/'), *last_b = strrchr(b, '/');
+    if (strcmp(last_a ? last_a + 1 : a, last_b ? last_b + 1 : b) != 0) return false;
+    Buf x = {0}, y = {0};
+    struct stat s, t;
+    buf_printf(&x, "%.*s/.", last_a ? (int)(last_a - a) : 1, last_a ? a : ".");
+    buf_printf(&y, "%.*s/.", last_b ? (int)(last_b - b) : 1, last_b ? b : ".");
+    bool same = stat(x.s, &s) == 0 && stat(y.s, &t) == 0 && s.st_dev == t.st_dev && s.st_ino == t.st_ino;
+    buf_free(&x);
+    buf_free(&y);
+    return same;
+}
+
+bool one_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    bool there = stat(a, &x) == 0, also = stat(b, &y) == 0;
+    if (!there && !also) return one_name(a, b);
+    return there && also && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 char *read_file(const char *path, size_t *size)
+{
+    return read_file_limited(path, SIZE_MAX, size);
+}
+
+// Reads what is left of a descriptor; false with errno set.
+static bool read_all(int fd, size_t limit, Buf *b)
+{
+    struct stat st;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        if ((uint64_t)st.st_size > limit) return errno = EFBIG, false;
+        buf_reserve(b, (size_t)st.st_size);
+    }
+    for (;;) {
+        buf_reserve(b, 1 << 12);
+        ssize_t n = read(fd, b->s + b->n, b->cap - b->n - 1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n == 0;
+        b->n += (size_t)n;
+        if (b->n > limit) return errno = EFBIG, false;
+    }
+}
+
+char *read_file_limited(const char *path, size_t limit, size_t *size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return NULL;
     Buf b = {0};
-    struct stat st;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) buf_reserve(&b, (size_t)st.st_size);
-    for (;;) {
-        buf_reserve(&b, 1 << 12);
-        ssize_t n = read(fd, b.s + b.n, b.cap - b.n - 1);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            int saved = errno;
-            close(fd);
-            buf_free(&b);
-            errno = saved;
-            return NULL;
-        }
-        if (n == 0) break;
-        b.n += (size_t)n;
-    }
+    bool ok = read_all(fd, limit, &b);
+    int saved = errno;
     close(fd);
+    if (!ok) {
+        buf_free(&b);
+        errno = saved;
+        return NULL;
+    }
     b.s[b.n] = 0;
     if (size) *size = b.n;
     return b.s;
+}
+
+// A pipe was read once and would block.
+char *read_source_again(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) return NULL;
+    return read_file_limited(path, 16 << 20, NULL);
 }
 
 static bool write_all(int fd, const char *p, size_t n)
@@ -340,6 +409,7 @@ static bool write_and_rename(const char *path, const void *data, size_t size)
     int fd = mkstemp(temporary.s);
     bool ok = fd >= 0;
     if (ok) {
+        cleanup_on_exit(temporary.s);
         mode_t mask = umask(0);
         umask(mask);
         ok = fchmod(fd, 0666 & ~mask) == 0 && write_all(fd, data, size) && fsync(fd) == 0;
@@ -347,6 +417,7 @@ static bool write_and_rename(const char *path, const void *data, size_t size)
         ok = ok && rename(temporary.s, path) == 0;
         int saved = errno;
         if (!ok) unlink(temporary.s);
+        cleanup_on_exit(NULL);
         errno = saved;
     }
     int saved = errno;

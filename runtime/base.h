@@ -30,7 +30,10 @@ _Noreturn void usage_error(const char *fmt, ...) PRINTF_LIKE(1, 2); // exit 2, h
 _Noreturn void bug_at(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4);
 #define bug(...) bug_at(__FILE__, __LINE__, __VA_ARGS__)
 void warn(const char *fmt, ...) PRINTF_LIKE(1, 2);
-void cleanup_on_exit(const char *path);  // remove this file if the process ends by fatal(); NULL forgets it
+void cleanup_on_exit(const char *path);  // remove this file if the process ends by fatal() or a signal; NULL forgets it
+void remove_unfinished(void);            // does so now; may be called in a signal's handler
+void catch_ends(void);                   // SIGINT, SIGTERM and SIGHUP remove it, then do what they did
+void finish_stdout(void);                // fatal() if what was printed could not be written
 extern bool line_open;  // the cursor stands behind a progress line: the next message starts a new one
 
 // ---- memory. xmalloc and friends never return NULL. Arena memory is zeroed and freed all at once.
@@ -70,9 +73,13 @@ void buf_free(Buf *b);
 const char *intern(const char *s);
 const char *intern_n(const char *s, size_t n);
 
-// ---- files. read_file: whole file, NUL-terminated; NULL with errno set. write_file_atomic: temporary
-// name in the same folder, fsync, rename; false with errno set and nothing left behind.
+// ---- files. read_file: whole file, NUL-terminated; NULL with errno set. read_file_limited: EFBIG beyond `limit`
+// bytes, so that an endless device or a huge file ends before memory does. write_file_atomic: temporary name in
+// the same folder, fsync, rename; false with errno set and nothing left behind.
+bool one_file(const char *a, const char *b);  // regular files that are one, or one name of a file to come
 char *read_file(const char *path, size_t *size);
+char *read_file_limited(const char *path, size_t limit, size_t *size);
+char *read_source_again(const char *path);  // for messages: NULL unless it is a regular file of modest size
 bool write_file_atomic(const char *path, const void *data, size_t size);
 
 // ---- dtypes, one table for both programs: X(enum, name, bytes, safetensors name, C type)

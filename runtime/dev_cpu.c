@@ -37,7 +37,7 @@ typedef struct {
 
 int dev_default_threads(void)
 {
-    return omp_get_max_threads();
+    return min_of(omp_get_max_threads(), 1024); // as many as --threads takes
 }
 
 static void flush_denormals(bool on)

@@ -83,6 +83,6 @@ void trace_close(Trace *t)
     if (!t) return;
     fputs("\n]}\n", t->out);
     bool bad = ferror(t->out) != 0;
-    if (fclose(t->out) != 0 || bad) warn("the trace '%s' is not complete", t->path);
+    if (fclose(t->out) != 0 || bad) fatal("the trace '%s' is not complete: it could not be written", t->path);
     free(t);
 }

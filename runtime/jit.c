@@ -91,13 +91,20 @@ _Noreturn static void refuse(Unit *u, const Compiler *cc, int status)
         unlink(u->source);
         fatal("the C compiler '%s' was ended by signal %d", cc->words[0], WTERMSIG(status));
     }
-    fatal("the C compiler '%s' refuses the kernels in '%s':\n%.*s", cc->words[0], u->source, (int)n, text ? text : "");
+    while (n && text[n - 1] == '\n') n--;
+    fatal("the C compiler '%s' refuses the kernels in '%s'%s%.*s", cc->words[0], u->source, n ? ":\n" : "", (int)n,
+          n ? text : "");
 }
 
 static void unit_finish(Unit *u, const Compiler *cc, int status)
 {
     u->pid = 0;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) refuse(u, cc, status);
+    if (access(u->fresh, F_OK) != 0) {
+        unlink(u->source);
+        unlink(u->log);
+        fatal("the C compiler '%s' says that all is well but makes no object; set CC to a C compiler", cc->words[0]);
+    }
     if (!cache_object_seal(u->fresh) || rename(u->fresh, u->object) != 0) fatal("cannot write '%s':", u->object);
     unlink(u->source);
     unlink(u->log);
@@ -146,8 +153,8 @@ static int compile_all(Unit *units, size_t n, const Compiler *cc, KernelCache *c
         Unit *u = wait_for_one(units, n, &status);
         running--;
         compiled++;
-        if (status != 0) {
-            cache->keep = true;
+        if (status != 0 || access(u->fresh, F_OK) != 0) {
+            cache->keep = status != 0; // for the source that the message names
             u->pid = 0;
             stop_others(units, n);
         }

@@ -10,6 +10,7 @@
 #include "data.h"
 #include "log.h"
 #include "train.h"
+#include <signal.h>
 #include <unistd.h>
 
 // 5000 rounds are about a quarter of a millisecond. What the user has set stays.
@@ -17,6 +18,21 @@ static void wait_politely(char **argv)
 {
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
     if (setenv("GOMP_SPINCOUNT", "5000", 1) == 0) execv("/proc/self/exe", argv); // returns only if it fails: no harm
+}
+
+// Files are mapped: what is cut off while a run reads it shows as a signal.
+static void on_lost_file(int number)
+{
+    static const char text[] = "picorun: the plan, data or weights file can't be read any more: was it made shorter?\n";
+    (void)number;
+    remove_unfinished();
+    _exit(write(2, text, sizeof text - 1) < 0 ? 2 : 1);
+}
+
+static void catch_signals(void)
+{
+    catch_ends();
+    signal(SIGBUS, on_lost_file);
 }
 
 static void refuse_missing_outputs(const Plan *p)
@@ -40,8 +56,27 @@ static Data *open_data(const Plan *p, const Options *o)
     return data_open(o->data, n, p->info->seq, limit, o->shuffle, o->seed);
 }
 
+// A file that is written must not be one that is read, nor another that is written. --save over --init is fine: it
+// replaces the file at the end.
+static void refuse_shared_files(const Options *o)
+{
+    const struct {
+        const char *name, *path;
+    } out[] = {{"save", o->save}, {"dump-grads", o->dump_grads}, {"log", o->log}, {"trace", o->trace}};
+    for (size_t i = 0; i < countof(out); i++) {
+        if (!out[i].path) continue;
+        bool read = one_file(out[i].path, o->plan) || (i > 0 && o->init && one_file(out[i].path, o->init));
+        for (size_t k = 0; k < vec_len(o->data); k++) read = read || one_file(out[i].path, o->data[k]);
+        if (read) usage_error("--%s %s: the run reads this file", out[i].name, out[i].path);
+        for (size_t k = i + 1; k < countof(out); k++)
+            if (out[k].path && one_file(out[i].path, out[k].path))
+                usage_error("--%s and --%s name one file, %s", out[i].name, out[k].name, out[i].path);
+    }
+}
+
 static void check_files(const Options *o)
 {
+    refuse_shared_files(o);
     if (o->save) checkpoint_save_check(o->save);
     if (o->dump_grads) checkpoint_save_check(o->dump_grads);
 }
@@ -120,6 +155,7 @@ int main(int argc, char **argv)
     int signal_number = 0;
     program_name = "picorun";
     wait_politely(argv);
+    catch_signals();
     options_parse(&o, argc, argv);
     if (!plan_open(&p, o.plan, message, sizeof message)) fatal("'%s': %s", o.plan, message);
     options_complete(&o, &p);
@@ -136,5 +172,6 @@ int main(int argc, char **argv)
     if (data) data_close(data);
     plan_close(&p);
     options_free(&o);
+    finish_stdout();
     return signal_number ? 128 + signal_number : 0;
 }

@@ -56,7 +56,7 @@ static const char help[] =
     "Usage: picorun PLAN --data FILE... [options]\n"
     "Trains the model of a plan that picoc made. Example:\n"
     "  picoc graphs/llama.lua -o plan.bin && picorun plan.bin --data corpus.txt --steps 300 --lr 1e-3\n"
-    "Data, steps and the like default to the plan's train section, then to the values in brackets.\n"
+    "Data, steps and the like default to what the description says, then to the values in brackets.\n"
     "  --data FILE...           text (bytes are tokens) or token shards in llm.c's format\n"
     "  --no-shuffle             windows in file order; --shuffle permutes them per epoch [shuffle]\n"
     "  --ignore ID              targets equal to ID do not count\n"
@@ -228,7 +228,8 @@ static int parse_option(Options *o, int argc, char **argv, int i)
     const char *word = argv[i] + 2;
     size_t n = strcspn(word, "=");
     const char *value = word[n] ? word + n + 1 : NULL;
-    if (strcmp(word, "no-shuffle") == 0) {
+    if (n == 10 && strncmp(word, "no-shuffle", n) == 0) {
+        if (value) usage_error("--no-shuffle takes no value");
         o->shuffle = false;
         given[find_option("shuffle", 7) - table] = true;
         return i + 1;
@@ -266,9 +267,11 @@ void options_parse(Options *o, int argc, char **argv)
         const char *word = argv[i];
         if (!only_words && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)) {
             fputs(help, stdout);
+            finish_stdout();
             exit(0);
         } else if (!only_words && strcmp(word, "--version") == 0) {
             printf("picorun %s (plan version %u)\n", PICO_VERSION, PLAN_VERSION);
+            finish_stdout();
             exit(0);
         } else if (!only_words && strcmp(word, "--") == 0) {
             only_words = true;
@@ -287,6 +290,8 @@ void options_parse(Options *o, int argc, char **argv)
     if (!o->plan) usage_error("no PLAN is given; it stands before --data, which takes all words up to the next option");
     if (strcmp(o->device, "cpu") != 0 && strcmp(o->device, "null") != 0)
         usage_error("--device %s: not cpu or null", o->device);
+    if (strcmp(o->device, "null") == 0 && (o->save || o->dump_grads))
+        usage_error("--%s: --device null computes nothing that could be saved", o->save ? "save" : "dump-grads");
 }
 
 // ---- the plan's defaults, and what must hold together
@@ -324,8 +329,21 @@ static bool names_scalar(const Plan *p, const char *name)
     return false;
 }
 
+// What the description gives a scalar of an option's name, as in m:scalar("lr", 0.1), stands before the built-in value.
+static void take_scalar(Options *o, const char *name, double standard)
+{
+    const Option *k = find_key(name);
+    if (!k || k->kind != NUMBER || !k->in_plan || given[k - table]) return;
+    if (!(standard >= k->min && standard <= k->max) || (k->open_min && standard == k->min) ||
+        (k->open_max && standard == k->max))
+        fatal("the description gives '%s' the value %g, which makes no sense; set --%s", name, standard, k->name);
+    *(double *)(void *)((char *)o + k->offset) = standard;
+}
+
 void options_complete(Options *o, const Plan *p)
 {
+    for (uint64_t i = 0; i < p->count[PLAN_SCALARS]; i++)
+        take_scalar(o, plan_str(p, p->scalars[i].name), p->scalars[i].standard);
     for (uint64_t i = 0; i < p->count[PLAN_TRAIN]; i++)
         store_train(o, plan_str(p, p->train[i].key), plan_str(p, p->train[i].value));
     if (p->info->dtype != F64 && o->eps < (double)FLT_MIN)

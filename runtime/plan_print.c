@@ -79,7 +79,7 @@ static void print_interface(const Plan *p, FILE *out)
     }
     heading(p, out, PLAN_SCALARS);
     for (uint64_t i = 0; i < p->count[PLAN_SCALARS]; i++)
-        fprintf(out, "  %s slot %u = %.17g\n", plan_str(p, p->scalars[i].name), p->scalars[i].slot,
+        fprintf(out, "  %s slot %u = %.15g\n", plan_str(p, p->scalars[i].name), p->scalars[i].slot,
                 p->scalars[i].standard);
 }
 

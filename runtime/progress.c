@@ -4,6 +4,7 @@
 // steps of a run stay as lines of their own; elsewhere every step is a line. Memory is the peak of the
 // process. Trap: line_open tells base.c that a message must start on a new line.
 #include "train.h"
+#include <math.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -31,10 +32,11 @@ Progress progress_start(int64_t steps, int64_t tokens_per_step)
 static void print_line(const Progress *p, const StepNumbers *s)
 {
     char speed[16], tokens[16];
+    double norm = isnan(s->grad_norm) ? NAN : s->grad_norm; // without a sign
     bool usual = s->loss > -1e6 && s->loss < 1e6;
     printf(usual ? "step %lld/%lld | loss %.4f" : "step %lld/%lld | loss %.4g", (long long)s->step, (long long)p->steps,
            s->loss);
-    if (s->has_norm) printf(" | norm %.4g", s->grad_norm);
+    if (s->has_norm) printf(" | norm %.4g", norm);
     printf(" | lr %.2e | %s tok/s | %s tokens | %.0f MB", s->lr,
            short_count((double)p->tokens_per_step / s->seconds, speed),
            short_count((double)p->tokens_per_step * (double)s->step, tokens), peak_megabytes());

@@ -190,7 +190,8 @@ static bool parse_header(SafeTensors *s, const char *header, size_t n, Why why) 
 
 static bool refuse_foreign(const void *bytes, uint64_t size, uint64_t header, Why why) {
     const char *foreign = foreign_format(bytes, size);
-    if (foreign) return refused("this is not a safetensors file; it seems to be %s", foreign);
+    bool own = size > 8 && ((const char *)bytes)[8] == '{';
+    if (foreign && !own) return refused("this is not a safetensors file; it seems to be %s", foreign);
     if (header > SAFE_MAX_HEADER)
         return refused("this is not a safetensors file, or damaged: its header claims %" PRIu64
                        " bytes, more than the format's %d", header, SAFE_MAX_HEADER);

@@ -14,7 +14,10 @@ static volatile sig_atomic_t stop_signal;
 
 static void on_signal(int number)
 {
-    if (stop_signal) _exit(128 + number);
+    if (stop_signal) {
+        remove_unfinished();
+        _exit(128 + number);
+    }
     stop_signal = number;
 }
 

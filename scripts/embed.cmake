@@ -1,15 +1,21 @@
-# Writes OUT, a C file that holds the notation's parser (NOTATION) and all kernel templates (TEMPLATES, a folder).
-# Called by the build as: cmake -DOUT=.. -DNOTATION=.. -DTEMPLATES=.. -P embed.cmake
+# Writes OUT, a C file that holds the Lua modules (MODULES, a folder of .lua) and the kernel templates (TEMPLATES, a
+# folder). Called by the build as: cmake -DOUT=.. -DMODULES=.. -DTEMPLATES=.. -P embed.cmake
 function(bytes_of path result)
   file(READ "${path}" hex HEX)
   string(REGEX REPLACE "(..)" "0x\\1," text "${hex}")
   set(${result} "${text}0" PARENT_SCOPE)
 endfunction()
 
-bytes_of("${NOTATION}" notation)
-set(text "#include <string.h>\n#include \"embedded.h\"\nconst char embedded_notation_lua[] = {${notation}};\n")
-string(APPEND text "const size_t embedded_notation_lua_size = sizeof embedded_notation_lua - 1;\n")
-string(APPEND text "const char *embedded_template(const char *name)\n{\n")
+set(text "#include <string.h>\n#include \"embedded.h\"\nconst char *embedded_lua(const char *module, size_t *size)\n{\n")
+file(GLOB modules "${MODULES}/*.lua")
+list(SORT modules)
+foreach(path IN LISTS modules)
+  get_filename_component(name "${path}" NAME_WE)
+  bytes_of("${path}" bytes)
+  string(APPEND text "    if (!strcmp(module, \"${name}\")) {\n        static const char t[] = {${bytes}};\n")
+  string(APPEND text "        *size = sizeof t - 1;\n        return t;\n    }\n")
+endforeach()
+string(APPEND text "    return 0;\n}\nconst char *embedded_template(const char *name)\n{\n")
 file(GLOB templates "${TEMPLATES}/*")
 list(SORT templates)
 foreach(path IN LISTS templates)

@@ -1,5 +1,5 @@
-// fuzz_notation.c: the parser of the index notation on any text: it returns ops, or one sentence with a place inside the
-// text, and never throws.
+// fuzz_notation.c: the parser of the index notation on any text: it returns ops, or one sentence with a place inside
+// the text, and never throws.
 #include "embedded.h"
 #include <lauxlib.h>
 #include <lualib.h>
@@ -11,13 +11,28 @@
 int luaopen_lpeg(lua_State *L);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static int search_embedded(lua_State *L)
+{
+    size_t size;
+    const char *name = luaL_checkstring(L, 1), *text = embedded_lua(name, &size);
+    if (!text) return lua_pushstring(L, "not embedded"), 1;
+    if (luaL_loadbuffer(L, text, size, name)) return lua_error(L);
+    return 1;
+}
+
 static lua_State *open_parser(void)
 {
     lua_State *L = luaL_newstate();
     luaL_openlibs(L);
     luaL_requiref(L, "lpeg", luaopen_lpeg, 0);
-    lua_pop(L, 1);
-    if (luaL_loadbuffer(L, embedded_notation_lua, embedded_notation_lua_size, "notation") || lua_pcall(L, 0, 1, 0)) {
+    lua_getglobal(L, "package");
+    lua_getfield(L, -1, "searchers");
+    lua_pushcfunction(L, search_embedded);
+    lua_rawseti(L, -2, 2); // in the place of the one that looks for files
+    lua_settop(L, 0);
+    lua_getglobal(L, "require");
+    lua_pushstring(L, "notation");
+    if (lua_pcall(L, 1, 1, 0)) {
         fprintf(stderr, "%s\n", lua_tostring(L, -1));
         abort();
     }

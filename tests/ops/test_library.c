@@ -273,10 +273,12 @@ static void test_file(const char *path) {
 }
 
 static void compare(const Result *twin) {
-    check(fabs(result->loss - twin->loss) <= 1e-12 * fabs(twin->loss), "the loss is %.15g, in %s %.15g", result->loss, twin->file, twin->loss);
+    check(fabs(result->loss - twin->loss) <= 1e-12 * fabs(twin->loss), "the loss is %.15g, in %s %.15g", result->loss,
+          twin->file, twin->loss);
     check(result->nparams == twin->nparams, "%d parameters, in %s %d", result->nparams, twin->file, twin->nparams);
     for (int i = 0; i < result->nparams && i < twin->nparams; i++)
-        if (check(!strcmp(result->param[i].name, twin->param[i].name), "parameter %s, in %s %s", result->param[i].name, twin->file, twin->param[i].name))
+        if (check(!strcmp(result->param[i].name, twin->param[i].name), "parameter %s, in %s %s", result->param[i].name,
+                  twin->file, twin->param[i].name))
             check_close("unlike its twin: the gradient", result->param[i].name, &result->gradient[result->param[i].first],
                         &twin->gradient[twin->param[i].first], result->param[i].count, 1e-12);
 }

@@ -149,6 +149,7 @@ static void says_what_is_wrong(void **state)
     REFUSES(PLAN_GEMMS, 0, PlanGemm, (r->nbatch = 1, r->batch[0] = 2, r->stride_c[0] = INT64_MAX),
             "larger than any machine");
     REFUSES(PLAN_ARGS, 3, PlanArg, r->offset = 256, "args[3] has offset 256 in 'x'");
+    REFUSES(PLAN_KERNELS, 0, PlanKernel, r->rows = 1 << 20, "runs 1048576 rows of kernel");
     REFUSES(PLAN_INSTRS, 1, PlanInstr, r->nargs = 2, "instrs[1] has 2 arguments, not 3");
     REFUSES(PLAN_SEGMENTS, 1, PlanSegment, r->first_instr = 2, "where 1 begins of 6");
     REFUSES(PLAN_SCHEDULE, 1, PlanStep, r->micro_batch = 0, "schedule[1] runs micro-batch 0 where 1 is due");

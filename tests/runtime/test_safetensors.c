@@ -100,6 +100,7 @@ static void refused_lengths(void **state) {
         {"\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "claims 18446744073709551615 bytes"},
         {"\1\xe1\xf5\5\0\0\0\0{}", 10, "claims 100000001 bytes"},
         {"\3\0\0\0\0\0\0\0{}", 10, "claims 3 bytes, but 2 follow"},
+        {"\3\0\0\0\0\0\0\0{\"", 10, "truncated: its header claims 3 bytes, but 2 follow"},
         {"PK\3\4\0\0\0\0\0\0", 10, "seems to be a zip archive"},
         {"version https://git-lfs.github.com/spec/v1\n", 43, "Git LFS pointer"},
     };

@@ -6,7 +6,7 @@ top=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export XDG_CACHE_HOME="$work/cache"
-cat "$top"/graphs/*.lua "$top"/compiler/notation.lua | tr -d '\200-\377' >"$work/text"
+cat "$top"/graphs/*.lua "$top"/compiler/notation*.lua | tr -d '\200-\377' >"$work/text"
 passed=0 failed=0
 
 ok() { passed=$((passed + 1)); }

@@ -1,0 +1,332 @@
+// dot_boxes.c: which nodes are which boxes of a picture, at each level.
+//
+// At all levels but the first, of equal layers in a row only the first is shown in full, the others as one box:
+// Graphviz takes minutes for thousands of boxes, and nobody reads them. So what comes first is which layers are equal
+// and with which layer a node is drawn; then a function a level fills box_of.
+//
+// Traps: an op call that is one box is labelled by its last node, its result: level layer goes backward. Leaves of
+// layers that are not shown have no box, and edges end there.
+#include "dot.h"
+
+// ---- nodes
+static bool is_forward(const Node *x)
+{
+    return !x->backward && x->seg != SEG_UPDATE && x->kind != K_TOTAL && x->kind != K_STATE && x->kind != K_ACCUMULATE;
+}
+
+static bool read_through(const Node *x)
+{
+    return x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR || x->kind == K_VIEW || x->kind == K_PART;
+}
+
+static char *text_of(Buf *b)
+{
+    return b->s ? b->s : xstrdup("");
+}
+
+static char *node_label(const Graph *g, Val v)
+{
+    const Node *x = &g->nodes[v];
+    Buf b = {0}, place = {0};
+    if (x->kind == K_PARAM) {
+        buf_puts(&b, g->params[x->u.id].name);
+    } else if (x->kind == K_INPUT) {
+        buf_puts(&b, g->inputs[x->u.id].name);
+    } else if (x->kind == K_STATE) {
+        buf_printf(&b, "%s\n%s", g->states[x->u.id].name, g->params[g->states[x->u.id].param].name);
+    } else if (x->kind == K_TOTAL) {
+        buf_printf(&b, "sum of %s", g->accs[x->u.id].name);
+    } else {
+        const char *where = node_place(g, v, &place);
+        const char *name = x->op              ? g->ops[x->op].name
+                           : x->kind == K_MAP ? fn_info[x->fn].name
+                                              : kind_info[x->kind].name;
+        const char *line = strrchr(where, ' ');
+        buf_printf(&b, "%s\n%s", name, line ? line + 1 : where);
+    }
+    buf_puts(&b, "\n");
+    dot_put_shape(g, &b, x);
+    buf_free(&place);
+    return text_of(&b);
+}
+
+static const char *node_color(const Node *x)
+{
+    if (x->kind == K_CONTRACT) return "#dbe9f6";
+    if (x->kind == K_ATTENTION || x->kind == K_ATTENTION_GRAD) return "#d9f0dd";
+    return x->kind == K_PARAM || x->kind == K_INPUT || x->kind == K_STATE ? "#f2f2f2" : "#fbf3d5";
+}
+
+static const char *node_shape(const Node *x)
+{
+    return x->kind == K_PARAM || x->kind == K_INPUT || x->kind == K_STATE || x->kind == K_TOTAL ? "oval" : "box";
+}
+
+// ---- boxes
+static uint32_t add_box(Picture *p, char *label, const char *shape, const char *color, int cluster)
+{
+    vec_push(p->boxes, (Box){label, shape, color, cluster});
+    return (uint32_t)vec_len(p->boxes);
+}
+
+static const char *layer_name(const Graph *g, int layer)
+{
+    return layer < 0 ? "before the layers" : layer >= g->nlayers ? "after the layers" : g->layers[layer];
+}
+
+static uint64_t layer_parameters(const Graph *g, int layer)
+{
+    uint64_t n = 0;
+    uint8_t *seen = xcalloc(vec_len(g->params) + 1, 1);
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        const Node *x = &g->nodes[v];
+        if (!is_forward(x) || x->layer != layer) continue;
+        for (int i = 0; i < x->nin; i++) {
+            const Node *y = &g->nodes[x->in[i]];
+            if (y->kind != K_PARAM || seen[y->u.id]++) continue;
+            n += (uint64_t)elements(g, x->in[i]);
+        }
+    }
+    free(seen);
+    return n;
+}
+
+static uint32_t box_of_layer(Picture *p, int layer, int last)
+{
+    Buf b = {0};
+    buf_puts(&b, layer_name(p->g, layer));
+    if (last > layer) buf_printf(&b, " .. %s\n%d layers like the one before", layer_name(p->g, last), last - layer + 1);
+    uint64_t n = 0;
+    for (int i = layer; i <= last; i++) n += layer_parameters(p->g, i);
+    buf_printf(&b, "\n%.2fM parameters", (double)n / 1e6);
+    return add_box(p, text_of(&b), "box", "#dbe9f6", 0);
+}
+
+// ---- equal layers
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    return (h ^ v) * 0x9E3779B97F4A7C15u ^ (h >> 29);
+}
+
+static uint64_t *layer_signatures(const Graph *g)
+{
+    uint64_t *h = xcalloc((size_t)g->nlayers + 2, sizeof *h);
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        const Node *x = &g->nodes[v];
+        if (!is_forward(x) || x->nin == 0 || x->seg == SEG_INIT) continue; // tables are shared
+        uint64_t *s = &h[x->layer + 1];
+        *s = mix(*s, (uint64_t)x->kind << 16 | (uint64_t)x->fn << 8 | x->dtype);
+        for (int i = 0; i < x->naxes; i++) *s = mix(*s, x->axes[i]);
+    }
+    return h;
+}
+
+// Finds the layers that are like the one before them, forward.
+static void find_equal_layers(Picture *p)
+{
+    const Graph *g = p->g;
+    uint64_t *signature = layer_signatures(g);
+    for (int i = 1; i < g->nlayers; i++)
+        if (signature[i + 1] == signature[i]) p->like[i + 1] = p->like[i] ? p->like[i] : i;
+    free(signature);
+}
+
+static void find_drawn_layers(Picture *p)
+{
+    const Graph *g = p->g;
+    int *of_param = xcalloc(vec_len(g->params) + 1, sizeof *of_param);
+    for (Val v = (Val)vec_len(g->nodes); v-- > 1;)
+        for (int i = 0; i < g->nodes[v].nin; i++) {
+            const Node *x = &g->nodes[g->nodes[v].in[i]];
+            if (x->kind == K_PARAM && g->nodes[v].seg != SEG_UPDATE) of_param[x->u.id] = g->nodes[v].layer;
+        }
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        const Node *x = &g->nodes[v];
+        int layer = x->nin ? x->layer : -1, param = x->kind == K_PARAM   ? (int)x->u.id
+                                                    : x->kind == K_STATE ? g->states[x->u.id].param
+                                                                         : -1;
+        if (x->kind == K_TOTAL) param = g->accs[x->u.id].param;
+        if (param >= 0) layer = of_param[param];
+        if (x->seg == SEG_UPDATE && x->nin) {
+            layer = -1;
+            for (int i = 0; i < x->nin; i++) {
+                int l = p->layer_of[x->in[i]];
+                if (l >= 0 && l < g->nlayers && l != layer) layer = layer < 0 ? l : g->nlayers;
+            }
+            if (layer < 0) layer = g->nlayers;
+        }
+        p->layer_of[v] = layer;
+    }
+    free(of_param);
+}
+
+static bool in_rest(const Picture *p, Val v)
+{
+    int layer = p->layer_of[v];
+    return layer >= 0 && layer < p->g->nlayers && p->like[layer + 1];
+}
+
+// The box of all layers that are like the one of node x and not shown, in x's segment; 0: x is shown.
+static uint32_t box_of_rest(Picture *p, Val v, SegmentId seg, int cluster)
+{
+    int layer = p->layer_of[v];
+    if (!in_rest(p, v) || !p->g->nodes[v].nin) return 0;
+    int first = layer, last = layer;
+    while (first > 0 && p->like[first] == p->like[layer + 1]) first--;
+    while (last + 1 < p->g->nlayers && p->like[last + 2] == p->like[layer + 1]) last++;
+    uint32_t *box = &p->rest[(first + 1) * SEG_COUNT + seg];
+    if (!*box) {
+        *box = box_of_layer(p, first, last);
+        p->boxes[*box - 1].cluster = cluster;
+    }
+    return *box;
+}
+
+// ---- level model
+static void boxes_model(Picture *p)
+{
+    const Graph *g = p->g;
+    uint32_t *layers = xcalloc((size_t)g->nlayers + 2, sizeof *layers), optimizer = 0;
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        const Node *x = &g->nodes[v];
+        if (x->kind == K_INPUT)
+            p->box_of[v] = add_box(p, xstrdup(g->inputs[x->u.id].name), "oval", "#f2f2f2", 0);
+        else if (x->kind == K_UPDATE) {
+            if (!optimizer) optimizer = add_box(p, xstrdup("backward, then the optimizer"), "box", "#f6e3db", 0);
+        } else if (is_forward(x) && x->nin && !read_through(x) && x->seg != SEG_INIT) {
+            uint32_t *box = &layers[x->layer + 1];
+            if (!*box) *box = box_of_layer(p, x->layer, x->layer);
+            p->box_of[v] = *box;
+        }
+    }
+    if (optimizer && g->loss && p->box_of[g->loss]) vec_push(p->edges, (Edge){p->box_of[g->loss], optimizer, g->loss});
+    free(layers);
+}
+
+// ---- level layer
+// An op call is one box, labelled by its last node (its result); so the boxes are made from the end.
+static void boxes_layer(Picture *p)
+{
+    const Graph *g = p->g;
+    uint32_t *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
+    for (Val v = (Val)vec_len(g->nodes); v-- > 1;) {
+        const Node *x = &g->nodes[v];
+        if (!is_forward(x) || read_through(x) || (x->nin && x->seg == SEG_INIT) || x->kind == K_PARAM) continue;
+        if ((p->box_of[v] = box_of_rest(p, v, SEG_F, 0))) continue;
+        uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
+        int cluster = x->nin && x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
+        if (!*box) *box = add_box(p, node_label(g, v), node_shape(x), node_color(x), cluster);
+        p->box_of[v] = *box;
+    }
+    for (Val v = 1; v < vec_len(g->nodes); v++) { // parameters of what is shown in full
+        const Node *x = &g->nodes[v];
+        bool shown = is_forward(x) && p->box_of[v] && !in_rest(p, v);
+        for (int i = 0; i < x->nin && shown; i++) {
+            Val w = x->in[i];
+            if (g->nodes[w].kind == K_PARAM && !p->box_of[w]) {
+                int cluster = x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
+                p->box_of[w] = add_box(p, node_label(g, w), "oval", "#f2f2f2", cluster);
+            }
+        }
+    }
+    for (int i = 0; i < g->nlayers; i++) vec_push(p->clusters, xstrdup(g->layers[i]));
+    free(calls);
+}
+
+// ---- level op
+static void segment_clusters(Picture *p)
+{
+    for (int s = 0; s < SEG_COUNT; s++) vec_push(p->clusters, xstrdup(plan_segment_name((SegmentId)s)));
+}
+
+// In the update an op call is one box: the same optimizer runs for every parameter.
+static void boxes_op(Picture *p)
+{
+    const Graph *g = p->g;
+    uint32_t *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
+    uint8_t *live = xcalloc(vec_len(g->nodes), 1);
+    graph_mark_live(g, live);
+    segment_clusters(p);
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        const Node *x = &g->nodes[v];
+        if (!live[v] || x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR) continue;
+        if ((p->box_of[v] = box_of_rest(p, v, (SegmentId)x->seg, x->seg + 1))) continue;
+        if (in_rest(p, v)) continue; // a leaf of layers that are not shown
+        uint32_t own = 0, *box = x->seg == SEG_UPDATE && x->op ? &calls[x->op] : &own;
+        if (!*box) *box = add_box(p, node_label(g, v), node_shape(x), node_color(x), x->nin ? x->seg + 1 : 0);
+        p->box_of[v] = *box;
+    }
+    free(live), free(calls);
+}
+
+// ---- level kernel
+static char *group_label(const Graph *g, const Group *group)
+{
+    Buf b = {0};
+    if (group->kind == G_GEMM) {
+        Buf place = {0};
+        buf_printf(&b, "GEMM %llu x %llu x %llu\n%s", (unsigned long long)group->gemm.m,
+                   (unsigned long long)group->gemm.n, (unsigned long long)group->gemm.k,
+                   node_place(g, group->nodes[0], &place));
+        buf_free(&place);
+    } else {
+        buf_printf(&b, "%s\n%s", g->kernels[group->kernel].name, g->kernels[group->kernel].label);
+    }
+    buf_puts(&b, "\n");
+    dot_put_bytes(&b, group->bytes);
+    return text_of(&b);
+}
+
+// Edges are what is read from memory.
+static void edges_kernel(Picture *p, const Group *group)
+{
+    const Graph *g = p->g;
+    uint32_t to = p->box_of[group->nodes[0]];
+    for (size_t k = 0; k < vec_len(group->reads); k++) {
+        Val v = group->reads[k];
+        if (!p->box_of[v]) p->box_of[v] = add_box(p, node_label(g, v), "oval", "#f2f2f2", 0);
+        if (p->box_of[v] != to) vec_push(p->edges, (Edge){p->box_of[v], to, v});
+    }
+}
+
+// The node that says which layer a group is drawn with.
+static Val group_node(const Picture *p, const Group *group)
+{
+    for (size_t k = 0; k < vec_len(group->nodes); k++) {
+        int layer = p->layer_of[group->nodes[k]];
+        if (layer >= 0 && layer < p->g->nlayers) return group->nodes[k];
+    }
+    return group->nodes[0];
+}
+
+static void boxes_kernel(Picture *p)
+{
+    const Graph *g = p->g;
+    static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd", "#d9f0dd", "#f6e3db"};
+    segment_clusters(p);
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < vec_len(g->groups); i++) {
+            const Group *group = &g->groups[i];
+            uint32_t box = box_of_rest(p, group_node(p, group), group->seg, group->seg + 1);
+            if (pass) {
+                if (!box) edges_kernel(p, group);
+                continue;
+            }
+            if (!box) box = add_box(p, group_label(g, group), "box", colors[group->kind], group->seg + 1);
+            for (size_t k = 0; k < vec_len(group->nodes); k++) p->box_of[group->nodes[k]] = box;
+        }
+}
+
+void dot_boxes(Picture *p, const char *level)
+{
+    find_equal_layers(p);
+    find_drawn_layers(p);
+    if (!strcmp(level, "model"))
+        boxes_model(p);
+    else if (!strcmp(level, "layer"))
+        boxes_layer(p);
+    else if (!strcmp(level, "op"))
+        boxes_op(p);
+    else
+        boxes_kernel(p);
+}

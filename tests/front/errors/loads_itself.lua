@@ -1,0 +1,1 @@
+dofile "loads_itself.lua"

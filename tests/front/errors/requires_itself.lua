@@ -1,0 +1,1 @@
+require "requires_itself"
