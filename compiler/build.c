@@ -10,7 +10,8 @@
 #include <math.h>
 
 // ------------------------------------------------------------------------------------------------------- leaves
-static double to_bf16(double x) {
+static double to_bf16(double x)
+{
     float f = (float)x;
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
@@ -20,7 +21,8 @@ static double to_bf16(double x) {
     return f;
 }
 
-static double round_to(DType t, double x) {
+static double round_to(DType t, double x)
+{
     switch (t) {
     case F32: return (float)x;
     case BF16: return to_bf16(x);
@@ -30,26 +32,30 @@ static double round_to(DType t, double x) {
     }
 }
 
-Val make_const(Graph *g, DType dtype, double v) {
+Val make_const(Graph *g, DType dtype, double v)
+{
     Node n = {.kind = K_CONST, .dtype = (uint8_t)dtype};
     n.u.num = round_to(dtype, v);
     if (dtype == I32 && (n.u.num != v || v < INT32_MIN || v > INT32_MAX)) bug("constant %g as i32", v);
     return graph_add(g, &n);
 }
 
-Val make_index(Graph *g, Axis a) {
+Val make_index(Graph *g, Axis a)
+{
     Node n = {.kind = K_INDEX, .dtype = I32, .naxes = 1, .axes = {a}};
     n.u.axis = a;
     return graph_add(g, &n);
 }
 
-static void set_axes(Node *n, int naxes, const Axis *axes) {
+static void set_axes(Node *n, int naxes, const Axis *axes)
+{
     if (naxes > MAX_AXES) bug("%d axes", naxes);
     n->naxes = (uint8_t)naxes;
     for (int i = 0; i < naxes; i++) n->axes[i] = axes[i];
 }
 
-Val make_random(Graph *g, DType dtype, int naxes, const Axis *axes) {
+Val make_random(Graph *g, DType dtype, int naxes, const Axis *axes)
+{
     Node n = {.kind = K_RANDOM, .dtype = (uint8_t)dtype};
     if (dtype != F32 && dtype != F64) bug("random of %s", dtype_name(dtype));
     set_axes(&n, naxes, axes);
@@ -58,7 +64,8 @@ Val make_random(Graph *g, DType dtype, int naxes, const Axis *axes) {
     return graph_add(g, &n);
 }
 
-Val make_leaf(Graph *g, Kind kind, uint32_t id, DType dtype, int naxes, const Axis *axes) {
+Val make_leaf(Graph *g, Kind kind, uint32_t id, DType dtype, int naxes, const Axis *axes)
+{
     Node n = {.kind = (uint8_t)kind, .dtype = (uint8_t)dtype};
     if (kind < K_INPUT || kind > K_SCALAR) bug("%s is no leaf", kind_info[kind].name);
     set_axes(&n, naxes, axes);
@@ -68,7 +75,8 @@ Val make_leaf(Graph *g, Kind kind, uint32_t id, DType dtype, int naxes, const Ax
 
 // ------------------------------------------------------------------------------------------------- axes of a map
 // Adds the axes of operand `a` that the node lacks.
-static void join_axes(Graph *g, Node *n, Val a) {
+static void join_axes(Graph *g, Node *n, Val a)
+{
     const Node *in = node_of(g, a);
     for (int i = 0; i < in->naxes; i++) {
         Axis axis = in->axes[i];
@@ -80,14 +88,16 @@ static void join_axes(Graph *g, Node *n, Val a) {
     }
 }
 
-static bool same_axes(const Node *a, const Node *b) {
+static bool same_axes(const Node *a, const Node *b)
+{
     return a->naxes == b->naxes && !memcmp(a->axes, b->axes, a->naxes * sizeof(Axis));
 }
 
 // Operand v, spread over the axes of n: what a map that folds to one of its operands gives.
 static Val as(Graph *g, const Node *n, Val v) { return make_broadcast(g, v, n->naxes, n->axes); }
 
-static Val const_as(Graph *g, const Node *n, double value) {
+static Val const_as(Graph *g, const Node *n, double value)
+{
     return as(g, n, make_const(g, (DType)n->dtype, value));
 }
 
@@ -95,12 +105,14 @@ static Val const_as(Graph *g, const Node *n, double value) {
 static bool is_compare(Fn f) { return f >= FN_LT && f <= FN_NE; }
 static bool is_logic(Fn f) { return f >= FN_AND && f <= FN_NOT; }
 
-static bool takes_int(Fn f) {
+static bool takes_int(Fn f)
+{
     return f == FN_NEG || f == FN_ADD || f == FN_SUB || f == FN_MUL || f == FN_ABS || f == FN_SIGN || f == FN_MIN
         || f == FN_MAX || f == FN_STOP;
 }
 
-static void check_map(Graph *g, Fn fn, int nin, const Val *in) {
+static void check_map(Graph *g, Fn fn, int nin, const Val *in)
+{
     if (fn >= FN_CAST) bug("%s by make_map", fn_info[fn].name);
     if (nin != fn_info[fn].arity) bug("%s of %d operands", fn_info[fn].name, nin);
     int first = fn == FN_WHERE;
@@ -121,7 +133,8 @@ static void check_map(Graph *g, Fn fn, int nin, const Val *in) {
 static double fold_min(double a, double b) { return isnan(a) || a <= b ? a : b; }
 static double fold_max(double a, double b) { return isnan(a) || a >= b ? a : b; }
 
-static double fold_fn(Fn fn, const double *x) {
+static double fold_fn(Fn fn, const double *x)
+{
     switch (fn) {
     case FN_NEG: return -x[0];
     case FN_ADD: return x[0] + x[1];
@@ -160,7 +173,8 @@ static double fold_fn(Fn fn, const double *x) {
 static bool is_map(Graph *g, Val v, Fn fn) { return node_of(g, v)->kind == K_MAP && node_of(g, v)->fn == fn; }
 
 // x^n for whole n from 1 to 8, by squaring.
-static Val power(Graph *g, Val x, int n) {
+static Val power(Graph *g, Val x, int n)
+{
     Val result = 0;
     for (; n > 0; n >>= 1) {
         if (n & 1) result = result ? make_map2(g, FN_MUL, result, x) : x;
@@ -170,7 +184,8 @@ static Val power(Graph *g, Val x, int n) {
 }
 
 // One operand is the constant c, the other is x; `left`: the constant comes first. 0: nothing to fold.
-static Val fold_with_const(Graph *g, const Node *n, Val x, double c, bool left) {
+static Val fold_with_const(Graph *g, const Node *n, Val x, double c, bool left)
+{
     switch (n->fn) {
     case FN_ADD: return c == 0 ? as(g, n, x) : 0;
     case FN_SUB: return c != 0 ? 0 : left ? as(g, n, make_map1(g, FN_NEG, x)) : as(g, n, x);
@@ -188,7 +203,8 @@ static Val fold_with_const(Graph *g, const Node *n, Val x, double c, bool left) 
     }
 }
 
-static Val fold_where(Graph *g, const Node *n) {
+static Val fold_where(Graph *g, const Node *n)
+{
     double c;
     Val cond = n->in[0], a = n->in[1], b = n->in[2];
     if (const_value(g, cond, &c)) return as(g, n, c != 0 ? a : b);
@@ -201,7 +217,8 @@ static Val fold_where(Graph *g, const Node *n) {
     return 0;
 }
 
-static Val fold_map(Graph *g, const Node *n) {
+static Val fold_map(Graph *g, const Node *n)
+{
     double c[3];
     bool known[3] = {false};
     int nknown = 0;
@@ -223,7 +240,8 @@ static Val fold_map(Graph *g, const Node *n) {
     return 0;
 }
 
-Val make_map(Graph *g, Fn fn, int nin, const Val *in) {
+Val make_map(Graph *g, Fn fn, int nin, const Val *in)
+{
     check_map(g, fn, nin, in);
     Node n = {.kind = K_MAP, .fn = (uint8_t)fn, .nin = (uint8_t)nin};
     n.dtype = is_compare(fn) || is_logic(fn) ? BOOL : node_of(g, in[fn == FN_WHERE])->dtype;
@@ -238,7 +256,8 @@ Val make_map1(Graph *g, Fn fn, Val a) { return make_map(g, fn, 1, &a); }
 Val make_map2(Graph *g, Fn fn, Val a, Val b) { return make_map(g, fn, 2, (Val[]){a, b}); }
 Val make_where(Graph *g, Val cond, Val a, Val b) { return make_map(g, FN_WHERE, 3, (Val[]){cond, a, b}); }
 
-Val make_wall(Graph *g, Val a) {
+Val make_wall(Graph *g, Val a)
+{
     const Node in = *node_of(g, a);
     check_map(g, FN_STOP, 1, &a);
     Node n = {.kind = K_MAP, .fn = FN_STOP, .dtype = in.dtype, .nin = 1, .in = {a}};
@@ -249,7 +268,8 @@ Val make_wall(Graph *g, Val a) {
 
 // --------------------------------------------------------------------------------------------------------- casts
 // Every value of `from` is a value of `to`.
-static bool holds(DType to, DType from) {
+static bool holds(DType to, DType from)
+{
     switch (from) {
     case F32: case I32: return to == F64;
     case BF16: return to == F32 || to == F64;
@@ -258,7 +278,8 @@ static bool holds(DType to, DType from) {
     }
 }
 
-Val make_cast(Graph *g, Val a, DType to) {
+Val make_cast(Graph *g, Val a, DType to)
+{
     const Node in = *node_of(g, a);
     if (in.dtype == to) return a;
     if (to == BOOL) bug("cast to a condition");
@@ -272,7 +293,8 @@ Val make_cast(Graph *g, Val a, DType to) {
 }
 
 // ---------------------------------------------------------------------------------------------------- reductions
-static void set_over(Graph *g, Node *n, int naxes, const Axis *axes) {
+static void set_over(Graph *g, Node *n, int naxes, const Axis *axes)
+{
     if (naxes > MAX_AXES) bug("%d axes", naxes);
     n->u.over.n = (uint8_t)naxes;
     for (int i = 0; i < naxes; i++) {
@@ -282,13 +304,15 @@ static void set_over(Graph *g, Node *n, int naxes, const Axis *axes) {
     }
 }
 
-static bool reduced(const Node *n, Axis a) {
+static bool reduced(const Node *n, Axis a)
+{
     for (int i = 0; i < n->u.over.n; i++)
         if (n->u.over.axes[i] == a) return true;
     return false;
 }
 
-static void drop_reduced(Node *n) {
+static void drop_reduced(Node *n)
+{
     int kept = 0;
     for (int i = 0; i < n->naxes; i++)
         if (!reduced(n, n->axes[i])) n->axes[kept++] = n->axes[i];
@@ -296,7 +320,8 @@ static void drop_reduced(Node *n) {
     n->naxes = (uint8_t)kept;
 }
 
-Val make_reduce_raw(Graph *g, Reduction r, Val a, int naxes, const Axis *axes) {
+Val make_reduce_raw(Graph *g, Reduction r, Val a, int naxes, const Axis *axes)
+{
     if (naxes == 0) return a;
     const Node in = *node_of(g, a);
     if (in.dtype == BF16 || in.dtype == BOOL) bug("%s over %s", kind_info[K_REDUCE].name, dtype_name((DType)in.dtype));
@@ -320,7 +345,8 @@ Val make_reduce_raw(Graph *g, Reduction r, Val a, int naxes, const Axis *axes) {
 }
 
 // a and b have all the axes, and each an axis that the other lacks (notation 4.6).
-static bool contracts(Graph *g, Val a, Val b, int naxes, const Axis *axes) {
+static bool contracts(Graph *g, Val a, Val b, int naxes, const Axis *axes)
+{
     const Node *x = node_of(g, a), *y = node_of(g, b);
     int own_x = 0, own_y = 0;
     for (int i = 0; i < naxes; i++)
@@ -330,7 +356,8 @@ static bool contracts(Graph *g, Val a, Val b, int naxes, const Axis *axes) {
     return naxes > 0 && own_x > 0 && own_y > 0;
 }
 
-Val make_contract(Graph *g, Val a, Val b, int naxes, const Axis *axes) {
+Val make_contract(Graph *g, Val a, Val b, int naxes, const Axis *axes)
+{
     DType t = (DType)node_of(g, a)->dtype;
     if (!contracts(g, a, b, naxes, axes)) bug("no contraction");
     if (t != node_of(g, b)->dtype || !is_float(t)) bug("contraction of %s", dtype_name(t));
@@ -349,7 +376,8 @@ Val make_contract(Graph *g, Val a, Val b, int naxes, const Axis *axes) {
 // The dtype of the op that v belongs to is that of its tensors: bf16 if everything v is computed from, back to the
 // tensors, is stored as bf16. Looks at no more than LOOK values; beyond that f32, which is the safe side.
 enum { LOOK = 256 };
-static bool from_bf16(Graph *g, Val v) {
+static bool from_bf16(Graph *g, Val v)
+{
     Val todo[LOOK] = {v};
     int n = 1;
     bool found = false;
@@ -371,7 +399,8 @@ static bool from_bf16(Graph *g, Val v) {
 }
 
 // Sum of a product of which each factor has an axis the other lacks, or 0.
-static Val product_sum(Graph *g, Val v, int naxes, const Axis *axes) {
+static Val product_sum(Graph *g, Val v, int naxes, const Axis *axes)
+{
     const Node n = *node_of(g, v);
     if (n.kind != K_MAP || n.fn != FN_MUL || !is_float((DType)n.dtype)) return 0;
     if (!contracts(g, n.in[0], n.in[1], naxes, axes)) return 0;
@@ -380,7 +409,8 @@ static Val product_sum(Graph *g, Val v, int naxes, const Axis *axes) {
 }
 
 // The axis whose position the condition compares with a constant: index(axis) == k. 0: it does something else.
-static Axis picked_axis(Graph *g, Val cond, double *k) {
+static Axis picked_axis(Graph *g, Val cond, double *k)
+{
     const Node *n = node_of(g, cond);
     if (n->kind != K_MAP || n->fn != FN_EQ) return 0;
     for (int i = 0; i < 2; i++) {
@@ -391,7 +421,8 @@ static Axis picked_axis(Graph *g, Val cond, double *k) {
 }
 
 // sum[a](where(index(a) == k, x, 0)) is x{a = k}: what the adjoint of a rotation is full of. 0: v is no such sum.
-static Val picked_sum(Graph *g, Val v, int naxes, const Axis *axes) {
+static Val picked_sum(Graph *g, Val v, int naxes, const Axis *axes)
+{
     const Node n = *node_of(g, v);
     double k, zero;
     if (n.kind != K_MAP || n.fn != FN_WHERE) return 0;
@@ -410,7 +441,8 @@ static Val picked_sum(Graph *g, Val v, int naxes, const Axis *axes) {
     return make_reduce(g, RED_SUM, make_broadcast(g, x, nkept, kept), nrest, rest);
 }
 
-Val make_reduce(Graph *g, Reduction r, Val a, int naxes, const Axis *axes) {
+Val make_reduce(Graph *g, Reduction r, Val a, int naxes, const Axis *axes)
+{
     const Node in = *node_of(g, a);
     if (naxes == 0) return a;
     if (r == RED_SUM) {
@@ -426,7 +458,8 @@ Val make_reduce(Graph *g, Reduction r, Val a, int naxes, const Axis *axes) {
 
 // ------------------------------------------------------------------------------------------------------- lookups
 // The index' axes come in the place of `axis`; an axis that the table has already is aligned, not added.
-Val make_gather(Graph *g, Val table, Val index, Axis axis) {
+Val make_gather(Graph *g, Val table, Val index, Axis axis)
+{
     const Node t = *node_of(g, table), x = *node_of(g, index);
     if (x.dtype != I32 || !has_axis(&t, axis)) bug("gather of axis '%s'", axis_name(g, axis));
     Node n = {.kind = K_GATHER, .dtype = t.dtype, .nin = 2, .in = {table, index}};
@@ -446,7 +479,8 @@ Val make_gather(Graph *g, Val table, Val index, Axis axis) {
     return graph_add(g, &n);
 }
 
-Val make_scatter_add(Graph *g, Val dy, Val index, Axis axis, int naxes, const Axis *axes) {
+Val make_scatter_add(Graph *g, Val dy, Val index, Axis axis, int naxes, const Axis *axes)
+{
     const Node d = *node_of(g, dy), x = *node_of(g, index);
     if (x.dtype != I32 || (d.dtype != F32 && d.dtype != F64)) bug("scatter_add of %s", dtype_name((DType)d.dtype));
     Node n = {.kind = K_SCATTER_ADD, .dtype = d.dtype, .nin = 2, .in = {dy, index}};
@@ -461,7 +495,8 @@ Val make_scatter_add(Graph *g, Val dy, Val index, Axis axis, int naxes, const Ax
 }
 
 // ----------------------------------------------------------------------------------------------------- attention
-Val make_attention(Graph *g, Val q, Val k, Val v, const Attention *a) {
+Val make_attention(Graph *g, Val q, Val k, Val v, const Attention *a)
+{
     const Node *nq = node_of(g, q), *nk = node_of(g, k), *nv = node_of(g, v);
     if (nq->dtype != nk->dtype || nq->dtype != nv->dtype || !is_float((DType)nq->dtype)) bug("attention of mixed dtypes");
     if (!has_axis(nk, a->seq) || !has_axis(nk, a->head_dim) || nk->naxes != nv->naxes) bug("attention: axes of k");
@@ -473,7 +508,8 @@ Val make_attention(Graph *g, Val q, Val k, Val v, const Attention *a) {
     return graph_add(g, &n);
 }
 
-Val make_attention_grad(Graph *g, Val attention, Val lse, Val dout) {
+Val make_attention_grad(Graph *g, Val attention, Val lse, Val dout)
+{
     const Node a = *node_of(g, attention);
     const Node *s = node_of(g, lse), *d = node_of(g, dout);
     if (a.kind != K_ATTENTION || s->kind != K_PART || s->in[0] != attention) bug("attention_grad of no attention");
@@ -486,7 +522,8 @@ Val make_attention_grad(Graph *g, Val attention, Val lse, Val dout) {
     return graph_add(g, &n);
 }
 
-Val make_part(Graph *g, Val a, uint32_t which) {
+Val make_part(Graph *g, Val a, uint32_t which)
+{
     const Node in = *node_of(g, a);
     Node n = {.kind = K_PART, .nin = 1, .in = {a}};
     n.u.id = which;
@@ -504,7 +541,8 @@ Val make_part(Graph *g, Val a, uint32_t which) {
 }
 
 // ---------------------------------------------------------------------------------------------------- the borders
-static void check_target(Graph *g, const Node *target, Val v) {
+static void check_target(Graph *g, const Node *target, Val v)
+{
     const Node *n = node_of(g, v);
     if (n->naxes != target->naxes) bug("a value of %d axes for storage of %d", n->naxes, target->naxes);
     for (int i = 0; i < n->naxes; i++)
@@ -512,7 +550,8 @@ static void check_target(Graph *g, const Node *target, Val v) {
     if (!is_float((DType)n->dtype)) bug("storage of %s", dtype_name((DType)n->dtype));
 }
 
-Val make_accumulate(Graph *g, uint32_t acc, Val v) {
+Val make_accumulate(Graph *g, uint32_t acc, Val v)
+{
     const Node target = *node_of(g, g->accs[acc].total);
     check_target(g, &target, v);
     v = make_broadcast(g, make_cast(g, v, g->accs[acc].dtype), target.naxes, target.axes);
@@ -522,7 +561,8 @@ Val make_accumulate(Graph *g, uint32_t acc, Val v) {
     return graph_add(g, &n);
 }
 
-Val make_update(Graph *g, Val where, Val v) {
+Val make_update(Graph *g, Val where, Val v)
+{
     const Node target = *node_of(g, where);
     if (target.kind != K_PARAM && target.kind != K_STATE) bug("update of %s", kind_info[target.kind].name);
     check_target(g, &target, v);

@@ -16,7 +16,8 @@ static Val sub(Graph *g, Val a, Val b) { return make_map2(g, FN_SUB, a, b); }
 // --------------------------------------------------------------------------------------------------------- masks
 typedef struct { Val cond, x; bool otherwise; } Mask;  // where(cond, x, 0); otherwise: where(cond, 0, x)
 
-static bool masked(Graph *g, Val v, Mask *m) {
+static bool masked(Graph *g, Val v, Mask *m)
+{
     const Node n = *at(g, v);
     double c;
     if (n.kind != K_MAP || n.fn != FN_WHERE || !is_float((DType)n.dtype)) return false;
@@ -25,34 +26,40 @@ static bool masked(Graph *g, Val v, Mask *m) {
     return false;
 }
 
-static Val mask(Graph *g, const Mask *m, Val x) {
+static Val mask(Graph *g, const Mask *m, Val x)
+{
     Val zero = number(g, x, 0);
     return m->otherwise ? make_where(g, m->cond, zero, x) : make_where(g, m->cond, x, zero);
 }
 
-Val adj_add(Graph *g, Val a, Val b) {
+Val adj_add(Graph *g, Val a, Val b)
+{
     Mask m, n;
     if (masked(g, a, &m) && masked(g, b, &n) && m.cond == n.cond && m.otherwise == n.otherwise)
         return mask(g, &m, adj_add(g, m.x, n.x));
     return make_map2(g, FN_ADD, a, b);
 }
 
-Val adj_neg(Graph *g, Val a) {
+Val adj_neg(Graph *g, Val a)
+{
     Mask m;
     return masked(g, a, &m) ? mask(g, &m, adj_neg(g, m.x)) : make_map1(g, FN_NEG, a);
 }
 
-Val adj_mul(Graph *g, Val a, Val factor) {
+Val adj_mul(Graph *g, Val a, Val factor)
+{
     Mask m;
     return masked(g, a, &m) ? mask(g, &m, adj_mul(g, m.x, factor)) : mul(g, a, factor);
 }
 
-Val adj_div(Graph *g, Val a, Val by) {
+Val adj_div(Graph *g, Val a, Val by)
+{
     Mask m;
     return masked(g, a, &m) ? mask(g, &m, adj_div(g, m.x, by)) : make_map2(g, FN_DIV, a, by);
 }
 
-Val adj_sum(Graph *g, Val a, int naxes, const Axis *axes) {
+Val adj_sum(Graph *g, Val a, int naxes, const Axis *axes)
+{
     Mask m;
     bool varies = false;
     if (naxes > 0 && masked(g, a, &m)) {
@@ -62,7 +69,8 @@ Val adj_sum(Graph *g, Val a, int naxes, const Axis *axes) {
     return make_reduce(g, RED_SUM, a, naxes, axes);
 }
 
-Val adj_spread(Graph *g, Val a, int naxes, const Axis *axes) {
+Val adj_spread(Graph *g, Val a, int naxes, const Axis *axes)
+{
     Mask m;
     if (at(g, a)->naxes == naxes || !masked(g, a, &m)) return make_broadcast(g, a, naxes, axes);
     return mask(g, &m, adj_spread(g, m.x, naxes, axes));
@@ -78,17 +86,20 @@ Val adj_spread(Graph *g, Val a, int naxes, const Axis *axes) {
 D(NEG) { (void)v; give(d, A, adj_neg(G, g)); }
 D(ADD) { (void)v, (void)G; give(d, A, g); give(d, B, g); }
 D(SUB) { (void)v; give(d, A, g); if (wants(d, B)) give(d, B, adj_neg(G, g)); }
-D(MUL) {
+D(MUL)
+{
     (void)v;
     if (wants(d, A)) give(d, A, adj_mul(G, g, B));
     if (wants(d, B)) give(d, B, adj_mul(G, g, A));
 }
-D(DIV) {
+D(DIV)
+{
     if (wants(d, A)) give(d, A, adj_div(G, g, B));
     if (wants(d, B)) give(d, B, adj_neg(G, adj_div(G, adj_mul(G, g, v), B)));
 }
 // n*x^(n-1): written so, it is finite at 0 for n = 1 too (0^0 is 1). The exponent's: 0 at a base of 0.
-D(POW) {
+D(POW)
+{
     if (wants(d, A)) {
         Val less = make_map2(G, FN_POW, A, sub(G, B, number(G, B, 1)));
         give(d, A, adj_mul(G, g, mul(G, B, less)));
@@ -106,7 +117,8 @@ D(NE) { UNUSED; }
 D(AND) { UNUSED; }
 D(OR) { UNUSED; }
 D(NOT) { UNUSED; }
-D(WHERE) {
+D(WHERE)
+{
     (void)v;
     Val zero = number(G, g, 0);
     if (wants(d, B)) give(d, B, make_where(G, A, g, zero));
@@ -118,7 +130,8 @@ D(SQRT) { give(d, A, adj_div(G, adj_mul(G, g, number(G, g, 0.5)), v)); }
 D(RSQRT) { give(d, A, adj_mul(G, adj_mul(G, g, number(G, g, -0.5)), make_map2(G, FN_POW, v, number(G, v, 3)))); }
 D(TANH) { give(d, A, adj_mul(G, g, sub(G, number(G, v, 1), mul(G, v, v)))); }
 D(SIGMOID) { give(d, A, adj_mul(G, g, mul(G, v, sub(G, number(G, v, 1), v)))); }
-D(ERF) {
+D(ERF)
+{
     (void)v;
     Val bell = make_map1(G, FN_EXP, make_map1(G, FN_NEG, mul(G, A, A)));
     give(d, A, adj_mul(G, g, mul(G, number(G, g, 1.1283791670955126), bell)));  // 2/sqrt(pi)
@@ -129,7 +142,8 @@ D(ABS) { (void)v; give(d, A, adj_mul(G, g, make_map1(G, FN_SIGN, A))); }
 D(SIGN) { UNUSED; }
 D(FLOOR) { UNUSED; }
 // On a tie all goes to the first operand.
-static void select_one(Deriv *d, Graph *G, const Node *n, Val first, Val g) {
+static void select_one(Deriv *d, Graph *G, const Node *n, Val first, Val g)
+{
     Val zero = number(G, g, 0);
     if (wants(d, A)) give(d, A, make_where(G, first, g, zero));
     if (wants(d, B)) give(d, B, make_where(G, first, zero, g));
@@ -144,7 +158,8 @@ static void (*const derivatives[FN_COUNT])(Deriv *, Graph *, const Node *, Val, 
 #undef X
 
 // ---------------------------------------------------------------------------------------------------- reductions
-static bool counts_in_i32(Graph *G, const Node *n) {
+static bool counts_in_i32(Graph *G, const Node *n)
+{
     int64_t count = 1;
     for (int i = 0; i < n->u.over.n; i++) {
         if (n->u.over.axes[i] == G->batch) return false;  // counted through the step
@@ -155,7 +170,8 @@ static bool counts_in_i32(Graph *G, const Node *n) {
 }
 
 // Position over all reduced axes in row order.
-static Val row_position(Graph *G, const Node *n, DType t) {
+static Val row_position(Graph *G, const Node *n, DType t)
+{
     Val position = 0;
     for (int i = 0; i < n->u.over.n; i++) {
         Val index = make_cast(G, make_index(G, n->u.over.axes[i]), t);
@@ -166,7 +182,8 @@ static Val row_position(Graph *G, const Node *n, DType t) {
 }
 
 // All of g to the first position that holds the extremum. A NaN equals nothing, so it takes none.
-static void derive_extremum(Deriv *d, Graph *G, const Node *n, Val v, Val g) {
+static void derive_extremum(Deriv *d, Graph *G, const Node *n, Val v, Val g)
+{
     DType t = counts_in_i32(G, n) ? I32 : F64;
     Val position = row_position(G, n, t);
     Val none = make_const(G, t, t == I32 ? INT32_MAX : 1e300);
@@ -178,7 +195,8 @@ static void derive_extremum(Deriv *d, Graph *G, const Node *n, Val v, Val g) {
 
 // --------------------------------------------------------------------------------------------------- contractions
 // Whether a contraction of (a, b) over `over` has its axes in the order of `like`.
-static bool in_order(Graph *G, Val a, Val b, int nover, const Axis *over, const Node *like) {
+static bool in_order(Graph *G, Val a, Val b, int nover, const Axis *over, const Node *like)
+{
     int n = 0;
     for (int k = 0; k < 2; k++) {
         const Node *x = at(G, k ? b : a);
@@ -194,7 +212,8 @@ static bool in_order(Graph *G, Val a, Val b, int nover, const Axis *over, const 
 
 // Both adjoints of a contraction are contractions: each operand has a summed axis, which the adjoint lacks, and lacks
 // an axis that the other and the adjoint have.
-static void derive_factor(Deriv *d, Graph *G, Val operand, Val other, Val g) {
+static void derive_factor(Deriv *d, Graph *G, Val operand, Val other, Val g)
+{
     if (!wants(d, operand)) return;
     Val dy = make_cast(G, g, (DType)at(G, other)->dtype);
     const Node like = *at(G, operand);
@@ -207,14 +226,16 @@ static void derive_factor(Deriv *d, Graph *G, Val operand, Val other, Val g) {
 }
 
 // ---------------------------------------------------------------------------------------------------------- kinds
-static void derive_attention(Deriv *d, Graph *G, const Node *n, Val v, Val g) {
+static void derive_attention(Deriv *d, Graph *G, const Node *n, Val v, Val g)
+{
     Val dq = make_attention_grad(G, v, make_part(G, v, 1), g);
     give(d, n->in[0], dq);
     if (wants(d, n->in[1])) give(d, n->in[1], make_part(G, dq, 1));
     if (wants(d, n->in[2])) give(d, n->in[2], make_part(G, dq, 2));
 }
 
-void derive_node(Deriv *d, Graph *G, Val v, Val g) {
+void derive_node(Deriv *d, Graph *G, Val v, Val g)
+{
     const Node copy = *at(G, v), *n = &copy;
     DType wide = n->dtype == BF16 ? graph_compute_dtype(G) : (DType)n->dtype;
     switch ((Kind)n->kind) {

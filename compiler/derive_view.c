@@ -20,14 +20,16 @@ typedef struct {
     int nmade;
 } Inverse;
 
-static const ViewIndex *read_at(const Node *view, Axis src) {
+static const ViewIndex *read_at(const Node *view, Axis src)
+{
     for (int i = 0; i < view->u.view->n; i++)
         if (view->u.view->ix[i].src == src) return &view->u.view->ix[i];
     return NULL;
 }
 
 // How many positions of the operand hang on axis a of the result.
-static int uses(const Inverse *w, Axis a) {
+static int uses(const Inverse *w, Axis a)
+{
     int n = has_axis(w->operand, a) && !read_at(w->view, a);
     for (int i = 0; i < w->view->u.view->n; i++) {
         const ViewIndex *x = &w->view->u.view->ix[i];
@@ -37,7 +39,8 @@ static int uses(const Inverse *w, Axis a) {
 }
 
 // An axis with a name that no model has (a point is no letter of the notation).
-static Axis fresh_axis(Graph *g, Axis like, const char *what, int64_t extent) {
+static Axis fresh_axis(Graph *g, Axis like, const char *what, int64_t extent)
+{
     Buf name = {0};
     buf_printf(&name, "%s.%s", axis_name(g, like), what);
     Axis a = graph_axis(g, name.s, extent);
@@ -46,18 +49,21 @@ static Axis fresh_axis(Graph *g, Axis like, const char *what, int64_t extent) {
 }
 
 // Axis a of dy is axis a of the operand.
-static bool is_kept(const Inverse *w, Axis a) {
+static bool is_kept(const Inverse *w, Axis a)
+{
     for (int i = 0; i < w->nmade; i++)
         if (w->made[i] == a) return true;
     return has_axis(w->operand, a) && !read_at(w->view, a);
 }
 
 // The name under which an axis of dy is summed over in the end: the operand may use its own for something else.
-static Axis name_after(Inverse *w, Axis a) {
+static Axis name_after(Inverse *w, Axis a)
+{
     return is_kept(w, a) || !has_axis(w->operand, a) ? a : fresh_axis(w->g, a, "sum", extent_of(w->g, a));
 }
 
-static ViewIndex term(Axis src, Axis axis, int64_t coef) {
+static ViewIndex term(Axis src, Axis axis, int64_t coef)
+{
     return (ViewIndex){.src = src, .nterms = 1, .axis = {axis}, .coef = {coef}, .div = 1};
 }
 
@@ -68,7 +74,8 @@ static void add_index(Inverse *w, ViewIndex x) { w->inverse.ix[w->inverse.n++] =
 static bool is_digit(const ViewIndex *x) { return x->nterms == 1 && x->coef[0] == 1 && x->offset == 0; }
 
 // The next digit above `place` of axis c that the view reads, or NULL.
-static const ViewIndex *digit_from(const Inverse *w, Axis c, int64_t place) {
+static const ViewIndex *digit_from(const Inverse *w, Axis c, int64_t place)
+{
     const ViewIndex *best = NULL;
     for (int i = 0; i < w->view->u.view->n; i++) {
         const ViewIndex *y = &w->view->u.view->ix[i];
@@ -78,12 +85,14 @@ static const ViewIndex *digit_from(const Inverse *w, Axis c, int64_t place) {
 }
 
 // Positions that a digit takes: the quotient's modulus, or all that c has.
-static int64_t digit_size(const Inverse *w, const ViewIndex *y) {
+static int64_t digit_size(const Inverse *w, const ViewIndex *y)
+{
     return y->mod > 0 ? y->mod : (extent_of(w->g, y->axis[0]) + y->div - 1) / y->div;
 }
 
 // c = sum of place * digit, absent digits on fresh axes; false if the digits do not fit together.
-static bool invert_digits(Inverse *w, Axis c) {
+static bool invert_digits(Inverse *w, Axis c)
+{
     ViewIndex out = {.src = c, .div = 1, .zero = true};
     int64_t place = 1, count = extent_of(w->g, c);
     while (place < count) {
@@ -112,7 +121,8 @@ static bool invert_digits(Inverse *w, Axis c) {
 }
 
 // a = B*b + c over axes that nothing else uses: returns false if the factors are not those of a split.
-static bool invert_split(Inverse *w, const ViewIndex *x) {
+static bool invert_split(Inverse *w, const ViewIndex *x)
+{
     if (x->nterms < 2 || x->div > 1 || x->mod > 0 || x->offset) return false;
     int64_t place = 1;
     int order[VIEW_TERMS];
@@ -137,7 +147,8 @@ static bool invert_split(Inverse *w, const ViewIndex *x) {
 }
 
 // a = +-b + .. + t: b = +-(a - .. - t). The other terms' axes stay axes of dy.
-static bool invert_pivot(Inverse *w, const ViewIndex *x) {
+static bool invert_pivot(Inverse *w, const ViewIndex *x)
+{
     if (x->div > 1 || x->mod > 0) return false;
     for (int p = 0; p < x->nterms; p++) {
         if ((x->coef[p] != 1 && x->coef[p] != -1) || uses(w, x->axis[p]) != 1) continue;
@@ -157,7 +168,8 @@ static bool invert_pivot(Inverse *w, const ViewIndex *x) {
 
 // ------------------------------------------------------------------------------------------------------- masks
 // The position that x reads, as a value: whole numbers, or doubles if it has a quotient.
-static Val position(Graph *g, const ViewIndex *x) {
+static Val position(Graph *g, const ViewIndex *x)
+{
     DType t = x->div > 1 || x->mod > 0 ? F64 : I32;
     Val sum = make_const(g, t, (double)x->offset);
     for (int i = 0; i < x->nterms; i++) {
@@ -174,7 +186,8 @@ static Val position(Graph *g, const ViewIndex *x) {
 }
 
 // Spreads dy along axis `own`, put where the operand has `src` among the axes that both have.
-static Val spread_along(Inverse *w, Axis src, Axis own) {
+static Val spread_along(Inverse *w, Axis src, Axis own)
+{
     Axis axes[MAX_AXES];
     int n = 0;
     bool placed = false;
@@ -190,7 +203,8 @@ static Val spread_along(Inverse *w, Axis src, Axis own) {
 }
 
 // dy gets the operand's axis: it is there where the view reads that position.
-static void add_mask(Inverse *w, const ViewIndex *x) {
+static void add_mask(Inverse *w, const ViewIndex *x)
+{
     Graph *g = w->g;
     bool taken = has_axis(&w->dy, x->src);
     if (!taken && !x->zero && extent_of(g, x->src) == 1) {  // its one position is always read
@@ -207,7 +221,8 @@ static void add_mask(Inverse *w, const ViewIndex *x) {
 }
 
 // ---------------------------------------------------------------------------------------------------- together
-static void sum_repeats(Inverse *w) {
+static void sum_repeats(Inverse *w)
+{
     Axis over[MAX_AXES];
     int n = 0;
     for (int i = 0; i < w->dy.naxes; i++)
@@ -216,13 +231,15 @@ static void sum_repeats(Inverse *w) {
     w->dy = *node_of(w->g, w->value);
 }
 
-static bool inverted(const Inverse *w, Axis a) {
+static bool inverted(const Inverse *w, Axis a)
+{
     for (int i = 0; i < w->inverse.n; i++)
         if (w->inverse.ix[i].src == a) return true;
     return false;
 }
 
-static void invert(Inverse *w) {
+static void invert(Inverse *w)
+{
     const View *view = w->view->u.view;
     for (int i = 0; i < view->n; i++) {
         const ViewIndex *x = &view->ix[i];
@@ -235,7 +252,8 @@ static void invert(Inverse *w) {
 }
 
 // The axes over which W is summed in the end: those of dy that are neither inverted nor the operand's, absent digits.
-static int left_over(Inverse *w, Axis *over) {
+static int left_over(Inverse *w, Axis *over)
+{
     int n = 0;
     for (int i = 0; i < w->dy.naxes; i++) {
         Axis a = w->dy.axes[i];
@@ -254,7 +272,8 @@ static int left_over(Inverse *w, Axis *over) {
     return n;
 }
 
-Val derive_view(Graph *g, const Node *node, Val dy) {
+Val derive_view(Graph *g, const Node *node, Val dy)
+{
     const Node view = *node, operand = *node_of(g, node->in[0]);
     Inverse w = {.g = g, .view = &view, .operand = &operand, .dy = *node_of(g, dy), .value = dy};
     sum_repeats(&w);

@@ -12,20 +12,23 @@
 #include <inttypes.h>
 #include <math.h>
 
-static void put_axes(const Graph *g, int naxes, const Axis *axes, Buf *out) {
+static void put_axes(const Graph *g, int naxes, const Axis *axes, Buf *out)
+{
     buf_puts(out, "[");
     for (int i = 0; i < naxes; i++) buf_printf(out, "%s%s", i ? " " : "", axis_name(g, axes[i]));
     buf_puts(out, "]");
 }
 
-static void put_number(double x, Buf *out) {
+static void put_number(double x, Buf *out)
+{
     if (isinf(x)) buf_puts(out, x < 0 ? "-inf" : "inf");
     else if (isnan(x)) buf_puts(out, "nan");
     else if (x == floor(x) && fabs(x) < 1e15) buf_printf(out, "%.0f", x);
     else buf_printf(out, "%.9g", x);
 }
 
-static void put_position(const Graph *g, const ViewIndex *x, Buf *out) {
+static void put_position(const Graph *g, const ViewIndex *x, Buf *out)
+{
     bool quotient = x->div > 1 || x->mod > 0, first = true;
     if (quotient && (x->nterms > 1 || x->offset)) buf_puts(out, "(");
     for (int t = 0; t < x->nterms; t++, first = false) {
@@ -40,7 +43,8 @@ static void put_position(const Graph *g, const ViewIndex *x, Buf *out) {
     if (x->mod > 0) buf_printf(out, "%%%" PRId64, x->mod);
 }
 
-static void put_view(const Graph *g, const View *view, Buf *out) {
+static void put_view(const Graph *g, const View *view, Buf *out)
+{
     buf_puts(out, " {");
     for (int i = 0; i < view->n; i++) {
         buf_printf(out, "%s%s = ", i ? ", " : "", axis_name(g, view->ix[i].src));
@@ -51,7 +55,8 @@ static void put_view(const Graph *g, const View *view, Buf *out) {
 }
 
 // The name behind a leaf's or accumulate's number.
-static const char *table_name(const Graph *g, const Node *n) {
+static const char *table_name(const Graph *g, const Node *n)
+{
     switch (n->kind) {
     case K_INPUT: return n->u.id < vec_len(g->inputs) ? g->inputs[n->u.id].name : "?";
     case K_PARAM: return n->u.id < vec_len(g->params) ? g->params[n->u.id].name : "?";
@@ -65,11 +70,13 @@ static const char *table_name(const Graph *g, const Node *n) {
     }
 }
 
-static void put_operands(const Node *n, Buf *out) {
+static void put_operands(const Node *n, Buf *out)
+{
     for (int i = 0; i < n->nin; i++) buf_printf(out, " %%%u", n->in[i]);
 }
 
-static void put_operation(const Graph *g, const Node *n, Buf *out) {
+static void put_operation(const Graph *g, const Node *n, Buf *out)
+{
     static const char *const reductions[] = {"sum", "max", "min"};
     switch (n->kind) {
     case K_MAP: buf_puts(out, fn_info[n->fn].name); break;
@@ -98,12 +105,14 @@ static void put_operation(const Graph *g, const Node *n, Buf *out) {
 }
 
 // A file is shown without its folder: dumps, labels and plans are the same wherever the description lies.
-static const char *base_name(const char *path) {
+static const char *base_name(const char *path)
+{
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
 
-const char *node_place(const Graph *g, Val v, Buf *out) {
+const char *node_place(const Graph *g, Val v, Buf *out)
+{
     const Node *n = &g->nodes[v];
     const OpCall *op = n->op ? &g->ops[n->op] : NULL;
     Loc at = op ? op->loc : n->loc;
@@ -113,7 +122,8 @@ const char *node_place(const Graph *g, Val v, Buf *out) {
     return out->s;
 }
 
-void node_dump(const Graph *g, Val v, Buf *out) {
+void node_dump(const Graph *g, Val v, Buf *out)
+{
     static const char *const segments[SEG_COUNT] = {"INIT", "PREP", "F", "B", "UPDATE"};
     const Node *n = &g->nodes[v];
     size_t start = out->n;
@@ -130,7 +140,8 @@ void node_dump(const Graph *g, Val v, Buf *out) {
     if (g->saved && v < vec_len(g->saved) && g->saved[v]) buf_puts(out, " saved");
 }
 
-static void put_tables(const Graph *g, Buf *b) {
+static void put_tables(const Graph *g, Buf *b)
+{
     for (size_t i = 1; i < vec_len(g->axes); i++) buf_printf(b, "axis %s %" PRId64 "\n", g->axes[i].name, g->axes[i].extent);
     for (size_t i = 0; i < vec_len(g->inputs); i++)
         buf_printf(b, "input %zu %s %%%u shift %u limit %" PRId64 " ignore %d\n", i, g->inputs[i].name, g->inputs[i].val,
@@ -151,7 +162,8 @@ static void put_tables(const Graph *g, Buf *b) {
         buf_printf(b, "acc %zu %s %s %%%u\n", i, g->accs[i].name, dtype_name(g->accs[i].dtype), g->accs[i].total);
 }
 
-void graph_dump(const Graph *g, FILE *out) {
+void graph_dump(const Graph *g, FILE *out)
+{
     Buf b = {0};
     buf_printf(&b, "graph %s %s seq %" PRId64 " micro_batch %" PRId64 " accum %" PRId64 "\n", g->model ? g->model : "?",
                dtype_name(g->dtype), g->seq, g->micro_batch, g->accum);

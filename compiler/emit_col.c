@@ -81,7 +81,8 @@ static void place_threads(Emitter *e, const LoopPlan *plan)
     uint32_t vars[2 * MAX_AXES];
     int64_t total = 1;
     for (int i = 0; i < plan->nloops; i++) total *= plan->extent[i];
-    if (total > INT32_MAX / 2) bug("too many columns");
+    if (total > INT32_MAX / 2)
+        err(e->g, e->g->nodes[e->group->nodes[0]].loc, "a sum here keeps %lld elements, and a kernel has at most %d columns", (long long)total, INT32_MAX / 2);
     uint32_t t = var_loop(e, "c", total, 1, false);
     for (int i = 0; i < plan->nloops; i++) vars[i] = var_new(e, VAR_PART, emit_name(e, "row"), plan->extent[i], 1);
     if (plan->nloops == 1)

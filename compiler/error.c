@@ -6,7 +6,8 @@
 #include "pico.h"
 
 // Line `line` (from 1) of a text, without its newline; NULL if the text is shorter.
-static const char *find_line(const char *text, int line, int *length) {
+static const char *find_line(const char *text, int line, int *length)
+{
     for (; line > 1; line--) {
         text = strchr(text, '\n');
         if (!text) return NULL;
@@ -16,7 +17,8 @@ static const char *find_line(const char *text, int line, int *length) {
     return *text ? text : NULL;
 }
 
-static void print_source_line(const Graph *g, const LocInfo *place) {
+static void print_source_line(const Graph *g, const LocInfo *place)
+{
     char *file = read_source_again(place->file);
     int length = 0;
     const char *line = NULL;
@@ -26,7 +28,8 @@ static void print_source_line(const Graph *g, const LocInfo *place) {
     free(file);
 }
 
-void err(const Graph *g, Loc loc, const char *fmt, ...) {
+void err(const Graph *g, Loc loc, const char *fmt, ...)
+{
     fflush(stdout);
     const LocInfo *place = g && loc < vec_len(g->locs) && loc ? &g->locs[loc] : NULL;
     if (place) fprintf(stderr, "%s:%d: ", place->file, place->line);

@@ -16,7 +16,8 @@
 
 enum { READERS_LIMIT = 4096 };  // drafts that the search for late readers visits
 
-bool costly_function(Fn fn) {
+bool costly_function(Fn fn)
+{
     switch (fn) {
     case FN_POW: case FN_EXP: case FN_LOG: case FN_TANH: case FN_SIGMOID: case FN_ERF: case FN_SIN: case FN_COS: return true;
     default: return false;
@@ -25,13 +26,15 @@ bool costly_function(Fn fn) {
 
 bool is_result(const Node *n) { return n->kind == K_ACCUMULATE || n->kind == K_UPDATE; }
 
-bool is_library(const Node *n) {
+bool is_library(const Node *n)
+{
     return n->kind == K_CONTRACT || n->kind == K_ATTENTION || n->kind == K_ATTENTION_GRAD || n->kind == K_PART
         || n->kind == K_SCATTER_ADD;
 }
 
 // ---------------------------------------------------------------------------------------------------------- roles
-static uint8_t formula_size(const Fuse *f, const Node *n) {
+static uint8_t formula_size(const Fuse *f, const Node *n)
+{
     if (n->kind == K_CONST || n->kind == K_SCALAR || n->kind == K_INDEX) return 1;
     if (n->kind == K_VIEW) return f->formula[n->in[0]];
     if (n->kind != K_MAP) return 0;
@@ -43,23 +46,27 @@ static uint8_t formula_size(const Fuse *f, const Node *n) {
     return (uint8_t)min_of(size, FORMULA_LARGE);
 }
 
-static bool is_cheap_formula(const Fuse *f, Val v) {
+static bool is_cheap_formula(const Fuse *f, Val v)
+{
     return f->formula[v] && (f->formula[v] <= FORMULA_CHEAP || f->g->nodes[v].naxes == 0);
 }
 
 // A view on the way to v that ends the walk: it has a buffer of its own.
 static bool view_is_stored(const Fuse *f, Val v) { return f->g->nodes[v].fn == VIEW_PACK || f->forced[v]; }
 
-static Val below_views(const Fuse *f, Val v) {
+static Val below_views(const Fuse *f, Val v)
+{
     while (f->g->nodes[v].kind == K_VIEW && !view_is_stored(f, v)) v = f->g->nodes[v].in[0];
     return v;
 }
 
-static void force(Fuse *f, Val v) {
+static void force(Fuse *f, Val v)
+{
     if (!is_storage(&f->g->nodes[v])) f->forced[v] = 1;
 }
 
-static void force_operands(Fuse *f, const Node *n) {
+static void force_operands(Fuse *f, const Node *n)
+{
     bool library = is_library(n) && n->kind != K_PART;
     for (int i = 0; i < n->nin && n->kind != K_VIEW; i++) {
         Val v = n->in[i];
@@ -73,7 +80,8 @@ static void force_operands(Fuse *f, const Node *n) {
     }
 }
 
-static Role role_of(const Fuse *f, Val v) {
+static Role role_of(const Fuse *f, Val v)
+{
     const Node *n = &f->g->nodes[v];
     if (!f->live[v]) return ROLE_DEAD;
     if (is_storage(n)) return ROLE_LOADED;
@@ -90,7 +98,8 @@ static Role role_of(const Fuse *f, Val v) {
     }
 }
 
-static void find_roles(Fuse *f) {
+static void find_roles(Fuse *f)
+{
     Graph *g = f->g;
     graph_mark_live(g, f->live);
     for (Val v = 1; v < f->n; v++) {
@@ -108,7 +117,8 @@ static void find_roles(Fuse *f) {
 }
 
 // ---------------------------------------------------------------------------------------------------------- refs
-static void push_operands(Fuse *f, const Node *n, bool far) {
+static void push_operands(Fuse *f, const Node *n, bool far)
+{
     int count = n->kind == K_UPDATE ? 1 : n->nin;  // an update's target is written
     bool moved = n->kind == K_VIEW && n->u.view->n > 0;
     for (int i = count; i-- > 0;) {
@@ -117,7 +127,8 @@ static void push_operands(Fuse *f, const Node *n, bool far) {
     }
 }
 
-void trace_refs(Fuse *f, Val v, uint32_t home, bool drafting) {
+void trace_refs(Fuse *f, Val v, uint32_t home, bool drafting)
+{
     f->stamp++;
     vec_clear(f->refs);
     push_operands(f, &f->g->nodes[v], false);
@@ -134,7 +145,8 @@ void trace_refs(Fuse *f, Val v, uint32_t home, bool drafting) {
     }
 }
 
-static void keep_refs(Fuse *f, Draft *d) {
+static void keep_refs(Fuse *f, Draft *d)
+{
     for (size_t i = 0; i < vec_len(f->refs); i++) {
         vec_push(d->refs, f->refs[i].v);
         if (f->refs[i].far) vec_push(d->far, f->refs[i].v);
@@ -142,7 +154,8 @@ static void keep_refs(Fuse *f, Draft *d) {
 }
 
 // -------------------------------------------------------------------------------------------------------- drafts
-static uint32_t new_draft(Fuse *f, GroupKind kind, Val v) {
+static uint32_t new_draft(Fuse *f, GroupKind kind, Val v)
+{
     const Node *n = &f->g->nodes[v];
     Draft d = { .kind = kind, .seg = n->nin ? n->seg : SEG_UPDATE, .first = v, .last = v, .nouter = -1 };
     if (n->kind == K_CONST || n->kind == K_INDEX) d.seg = SEG_INIT;
@@ -163,7 +176,8 @@ static uint32_t new_draft(Fuse *f, GroupKind kind, Val v) {
 }
 
 // The drafts that v may join: those of what it reads, largest value first, then the newest.
-static int candidates(Fuse *f, uint32_t own, uint32_t *drafts, int most) {
+static int candidates(Fuse *f, uint32_t own, uint32_t *drafts, int most)
+{
     uint64_t bytes[16];
     Val newest[16];
     int n = 0;
@@ -185,7 +199,8 @@ static int candidates(Fuse *f, uint32_t own, uint32_t *drafts, int most) {
     return n;
 }
 
-static void join_producers(Fuse *f, uint32_t own) {
+static void join_producers(Fuse *f, uint32_t own)
+{
     uint32_t drafts[16];
     int n = candidates(f, own, drafts, (int)countof(drafts));
     uint32_t at = own;
@@ -198,20 +213,23 @@ static void join_producers(Fuse *f, uint32_t own) {
 }
 
 // -------------------------------------------------------------------------------------------------- kinds of nodes
-static bool column_shaped(const Graph *g, const Node *n) {
+static bool column_shaped(const Graph *g, const Node *n)
+{
     const Node *in = &g->nodes[n->in[0]];
     return in->naxes && has_axis(n, in->axes[in->naxes - 1]);  // the last axis is kept
 }
 
 // What a new draft reads that may be updated.
-static void note_readers(Fuse *f, const Draft *d) {
+static void note_readers(Fuse *f, const Draft *d)
+{
     for (size_t i = 0; i < vec_len(d->refs) && d->seg == SEG_UPDATE; i++) {
         Kind kind = (Kind)f->g->nodes[d->refs[i]].kind;
         if (kind == K_PARAM || kind == K_STATE) vec_push(f->readers[d->refs[i]], d->nodes[0]);
     }
 }
 
-static void draft_member(Fuse *f, Val v) {
+static void draft_member(Fuse *f, Val v)
+{
     const Node *n = &f->g->nodes[v];
     uint32_t d = new_draft(f, n->kind == K_REDUCE && column_shaped(f->g, n) ? G_COL : G_ROW, v);
     trace_refs(f, v, d, true);
@@ -220,7 +238,8 @@ static void draft_member(Fuse *f, Val v) {
     if (f->drafts[d].kind == G_ROW) join_producers(f, d);  // what a column sum reads is looked at by fuse_keep
 }
 
-static void draft_library(Fuse *f, Val v) {
+static void draft_library(Fuse *f, Val v)
+{
     static const uint8_t kinds[KIND_COUNT] = { [K_CONTRACT] = G_GEMM, [K_ATTENTION] = G_ATTENTION,
         [K_ATTENTION_GRAD] = G_ATTENTION_GRAD, [K_SCATTER_ADD] = G_SCATTER };
     const Node *n = &f->g->nodes[v];
@@ -243,7 +262,8 @@ static void draft_library(Fuse *f, Val v) {
 }
 
 // The CONTRACT or SCATTER_ADD that writes the accumulator itself: nothing else reads it. 0: none.
-static Val writes_accumulator(const Fuse *f, Val accumulate) {
+static Val writes_accumulator(const Fuse *f, Val accumulate)
+{
     const Graph *g = f->g;
     Val in = g->nodes[accumulate].in[0], v = in;
     while (g->nodes[v].kind == K_VIEW && !view_is_stored(f, v) && f->uses[v] == 1) v = g->nodes[v].in[0];
@@ -254,7 +274,8 @@ static Val writes_accumulator(const Fuse *f, Val accumulate) {
     return n->kind == K_SCATTER_ADD && v == in ? v : 0;
 }
 
-static bool draft_accumulate(Fuse *f, Val v) {
+static bool draft_accumulate(Fuse *f, Val v)
+{
     Val maker = writes_accumulator(f, v);
     if (!maker) return false;
     uint32_t id = f->draft_of[maker];
@@ -270,7 +291,8 @@ static bool draft_accumulate(Fuse *f, Val v) {
 }
 
 // ------------------------------------------------------------------------------------------------------- updates
-static void push_draft(Fuse *f, uint32_t **todo, Val v) {
+static void push_draft(Fuse *f, uint32_t **todo, Val v)
+{
     uint32_t d = f->draft_of[v];
     if (!d || f->drafts[d].seen == f->search) return;
     f->drafts[d].seen = f->search;
@@ -279,7 +301,8 @@ static void push_draft(Fuse *f, uint32_t **todo, Val v) {
 
 // Must some reader of the old value come after draft `into`? A draft comes after those it reads, and one that updates a
 // leaf after all readers of that.
-static bool read_after(Fuse *f, Val target, uint32_t into) {
+static bool read_after(Fuse *f, Val target, uint32_t into)
+{
     uint32_t *todo = NULL;
     size_t visits = 0;
     bool met = false;
@@ -302,7 +325,8 @@ static bool read_after(Fuse *f, Val target, uint32_t into) {
 }
 
 // An update joins the kernel that makes the value unless some reader of the old value is bound to come after it.
-static void draft_update(Fuse *f, Val v) {
+static void draft_update(Fuse *f, Val v)
+{
     Graph *g = f->g;
     const Node *n = &g->nodes[v];
     uint32_t own = new_draft(f, G_ROW, v);
@@ -320,7 +344,8 @@ static void draft_update(Fuse *f, Val v) {
 }
 
 // ---------------------------------------------------------------------------------------------------------- pass
-static Fuse *fuse_new(Graph *g) {
+static Fuse *fuse_new(Graph *g)
+{
     Fuse *f = xcalloc(1, sizeof *f);
     size_t n = vec_len(g->nodes);
     f->g = g, f->n = n;
@@ -338,7 +363,8 @@ static Fuse *fuse_new(Graph *g) {
     return f;
 }
 
-static void fuse_free(Fuse *f) {
+static void fuse_free(Fuse *f)
+{
     for (size_t i = 0; i < vec_len(f->drafts); i++)
         vec_free(f->drafts[i].nodes), vec_free(f->drafts[i].refs), vec_free(f->drafts[i].far);
     for (size_t i = 0; i < f->n; i++) vec_free(f->readers[i]);
@@ -348,7 +374,8 @@ static void fuse_free(Fuse *f) {
     free(f);
 }
 
-void fuse(Graph *g) {
+void fuse(Graph *g)
+{
     Fuse *f = fuse_new(g);
     find_roles(f);
     for (Val v = 1; v < f->n; v++) {

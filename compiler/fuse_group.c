@@ -8,7 +8,8 @@
 enum { NEAR_DRAFTS = 6, INNER_ELEMENTS = 64 };
 
 // ------------------------------------------------------------------------------------------------------- siblings
-static bool equal_axes(const Draft *a, const Draft *b) {
+static bool equal_axes(const Draft *a, const Draft *b)
+{
     if (a->kind != b->kind || a->seg != b->seg || a->ndom != b->ndom) return false;
     for (int i = 0, j; i < a->ndom; i++) {
         for (j = 0; j < b->ndom && b->dom[j] != a->dom[i];) j++;
@@ -18,7 +19,8 @@ static bool equal_axes(const Draft *a, const Draft *b) {
 }
 
 // Bytes that a reads, and those of them that b reads too.
-static uint64_t shared_bytes(Fuse *f, const Draft *a, const Draft *b, uint64_t *all) {
+static uint64_t shared_bytes(Fuse *f, const Draft *a, const Draft *b, uint64_t *all)
+{
     uint64_t shared = 0;
     f->stamp++;
     *all = 0;
@@ -33,7 +35,8 @@ static uint64_t shared_bytes(Fuse *f, const Draft *a, const Draft *b, uint64_t *
     return shared;
 }
 
-static bool are_siblings(Fuse *f, const Draft *a, const Draft *b) {
+static bool are_siblings(Fuse *f, const Draft *a, const Draft *b)
+{
     uint64_t all_a, all_b;
     if (!equal_axes(a, b)) return false;
     uint64_t shared = shared_bytes(f, a, b, &all_a);
@@ -42,7 +45,8 @@ static bool are_siblings(Fuse *f, const Draft *a, const Draft *b) {
 }
 
 // Only what stands near is looked at, so that the search is linear. Updates are left alone: what they write is read.
-static void merge_siblings(Fuse *f) {
+static void merge_siblings(Fuse *f)
+{
     uint32_t *recent = NULL;
     for (uint32_t i = 1; i < vec_len(f->drafts); i++) {
         if (f->drafts[i].gone || f->drafts[i].kind > G_COL || f->drafts[i].seg == SEG_UPDATE) continue;
@@ -59,20 +63,23 @@ static void merge_siblings(Fuse *f) {
 }
 
 // --------------------------------------------------------------------------------------------------------- groups
-static int by_index(const void *a, const void *b) {
+static int by_index(const void *a, const void *b)
+{
     Val x = *(const Val *)a, y = *(const Val *)b;
     return x < y ? -1 : x > y;
 }
 
 // Elementwise kernels: rows are what is left when the inner loop has something to do.
-static int rows_of(const Graph *g, const Group *group) {
+static int rows_of(const Graph *g, const Group *group)
+{
     int n = group->ndom;
     for (int64_t inner = 1; n > 0 && inner < INNER_ELEMENTS;) inner *= extent_of(g, group->dom[--n]);
     return n;
 }
 
 // Brings n of the domain's axes to the order in which the node has them.
-static void order_axes(const Node *like, Axis *axes, int n) {
+static void order_axes(const Node *like, Axis *axes, int n)
+{
     for (int i = 1; i < n; i++)
         for (int j = i; j > 0 && axis_find(like, axes[j]) < axis_find(like, axes[j - 1]); j--) {
             Axis t = axes[j];
@@ -82,7 +89,8 @@ static void order_axes(const Node *like, Axis *axes, int n) {
 }
 
 // The loops run in the order of what is written first. A reduction's order inside the row is not ours to change.
-static void order_domain(const Graph *g, const Draft *d, Group *group) {
+static void order_domain(const Graph *g, const Draft *d, Group *group)
+{
     const Node *like = NULL;
     for (size_t i = 0; i < vec_len(group->writes); i++) {
         const Node *n = &g->nodes[group->writes[i]];
@@ -96,7 +104,8 @@ static void order_domain(const Graph *g, const Draft *d, Group *group) {
     group->nouter = d->nouter >= 0 ? d->nouter : rows_of(g, group);
 }
 
-static void add_read(Fuse *f, Group *group, Val v, bool far) {
+static void add_read(Fuse *f, Group *group, Val v, bool far)
+{
     if (f->near_seen[v] == f->stamp) {
         for (size_t i = 0; i < vec_len(group->reads); i++)
             if (group->reads[i] == v) group->reads_far[i] |= far;
@@ -107,7 +116,8 @@ static void add_read(Fuse *f, Group *group, Val v, bool far) {
     vec_push(group->reads_far, (uint8_t)far);
 }
 
-static void list_reads(Fuse *f, uint32_t draft, Group *group) {
+static void list_reads(Fuse *f, uint32_t draft, Group *group)
+{
     bool library = group->kind > G_COL;
     Ref *all = NULL;
     for (size_t i = 0; i < vec_len(group->nodes) && !library; i++) {
@@ -124,7 +134,8 @@ static void list_reads(Fuse *f, uint32_t draft, Group *group) {
     vec_free(all);
 }
 
-static void list_writes(const Fuse *f, Group *group) {
+static void list_writes(const Fuse *f, Group *group)
+{
     for (size_t i = 0; i < vec_len(group->nodes); i++) {
         Val v = group->nodes[i];
         const Node *n = &f->g->nodes[v];
@@ -134,7 +145,8 @@ static void list_writes(const Fuse *f, Group *group) {
     }
 }
 
-static void fill_gemm(const Graph *g, Group *group) {
+static void fill_gemm(const Graph *g, Group *group)
+{
     Val v = group->nodes[0], last = group->nodes[vec_len(group->nodes) - 1];
     bool accumulates = g->nodes[last].kind == K_ACCUMULATE;
     Gemm gemm;
@@ -154,7 +166,8 @@ static void fill_gemm(const Graph *g, Group *group) {
     }
 }
 
-static void count_costs(const Graph *g, Group *group) {
+static void count_costs(const Graph *g, Group *group)
+{
     for (size_t i = 0; i < vec_len(group->reads); i++) group->bytes += value_bytes(g, group->reads[i]);
     for (size_t i = 0; i < vec_len(group->writes); i++) group->bytes += value_bytes(g, group->writes[i]);
     double flops = 0;
@@ -166,7 +179,8 @@ static void count_costs(const Graph *g, Group *group) {
     group->flops = (uint64_t)flops;
 }
 
-static Group group_of_draft(Fuse *f, uint32_t draft) {
+static Group group_of_draft(Fuse *f, uint32_t draft)
+{
     Draft *d = &f->drafts[draft];
     Group group = { .kind = d->kind, .seg = (SegmentId)d->seg, .nodes = d->nodes, .ndom = d->ndom, .nred = d->nred,
                     .why = d->why };
@@ -183,7 +197,8 @@ static Group group_of_draft(Fuse *f, uint32_t draft) {
     return group;
 }
 
-void fuse_groups(Fuse *f) {
+void fuse_groups(Fuse *f)
+{
     Graph *g = f->g;
     if (!options.no_fuse) merge_siblings(f);
     vec_free(g->group_of);

@@ -21,7 +21,8 @@ typedef struct {
     uint32_t *seen, stamp;
 } Keep;
 
-static void add_user(Keep *k, Val v, uint32_t draft) {
+static void add_user(Keep *k, Val v, uint32_t draft)
+{
     uint32_t **users = &k->users[v];
     for (size_t i = 0; i < vec_len(*users); i++)
         if ((*users)[i] == draft) return;
@@ -29,7 +30,8 @@ static void add_user(Keep *k, Val v, uint32_t draft) {
 }
 
 // What v reads is wanted by `draft`.
-static void want_refs(Keep *k, Val v, uint32_t draft) {
+static void want_refs(Keep *k, Val v, uint32_t draft)
+{
     Fuse *f = k->f;
     trace_refs(f, v, draft, true);
     for (size_t i = 0; i < vec_len(f->refs); i++) {
@@ -42,13 +44,15 @@ static void want_refs(Keep *k, Val v, uint32_t draft) {
 
 typedef struct { bool ok; int size, costly; uint64_t reads, writes; } Expression;
 
-static bool ends_expression(const Keep *k, Val v) {
+static bool ends_expression(const Keep *k, Val v)
+{
     const Fuse *f = k->f;
     return f->g->nodes[v].kind != K_MAP || f->forced[v] || vec_len(k->users[v]);
 }
 
 // The expression of v down to what is or will be stored.
-static Expression expression_of(Keep *k, Val v) {
+static Expression expression_of(Keep *k, Val v)
+{
     Fuse *f = k->f;
     const Graph *g = f->g;
     Expression e = { .ok = true };
@@ -77,13 +81,15 @@ static Expression expression_of(Keep *k, Val v) {
     return e;
 }
 
-static uint64_t domain_elements(const Graph *g, const Draft *d) {
+static uint64_t domain_elements(const Graph *g, const Draft *d)
+{
     uint64_t n = 1;
     for (int i = 0; i < d->ndom; i++) n *= (uint64_t)extent_of(g, d->dom[i]);
     return n;
 }
 
-static bool make_again(Keep *k, Val v) {
+static bool make_again(Keep *k, Val v)
+{
     Fuse *f = k->f;
     const Graph *g = f->g;
     if (options.no_fuse || f->forced[v] || g->nodes[v].kind != K_MAP) return false;
@@ -100,7 +106,8 @@ static bool make_again(Keep *k, Val v) {
     return moved ? again <= 2 * bytes : again + n * e.reads <= (n + 1) * (bytes + bytes / 4);  // a write costs more
 }
 
-static void settle(Keep *k, Val v) {
+static void settle(Keep *k, Val v)
+{
     Fuse *f = k->f;
     uint32_t own = f->draft_of[v];
     if (f->role[v] == ROLE_LIBRARY) {
@@ -117,7 +124,8 @@ static void settle(Keep *k, Val v) {
     else f->draft_of[v] = 0;
 }
 
-static void drop_unneeded(Fuse *f) {
+static void drop_unneeded(Fuse *f)
+{
     for (uint32_t i = 1; i < vec_len(f->drafts); i++) {
         Draft *d = &f->drafts[i];
         size_t kept = 0;
@@ -130,7 +138,8 @@ static void drop_unneeded(Fuse *f) {
 }
 
 // The refs of the drafts as they are now, with what is made again looked through.
-static void refresh_refs(Fuse *f) {
+static void refresh_refs(Fuse *f)
+{
     for (uint32_t i = 1; i < vec_len(f->drafts); i++) {
         Draft *d = &f->drafts[i];
         if (d->gone || d->kind > G_COL) continue;
@@ -146,7 +155,8 @@ static void refresh_refs(Fuse *f) {
     }
 }
 
-void fuse_keep(Fuse *f) {
+void fuse_keep(Fuse *f)
+{
     Keep k = { .f = f };
     k.users = xcalloc(f->n, sizeof *k.users), k.wanted = xcalloc(f->n, 1), k.updated = xcalloc(f->n, 1);
     k.seen = xcalloc(f->n, sizeof *k.seen);

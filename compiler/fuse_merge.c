@@ -16,13 +16,15 @@ enum { SEARCH_LIMIT = 512, MAX_READS = 40, MAX_NODES = 600 };
 enum { FEW_ROWS = 32, SMALL_DOMAIN = 16384, SHORT_ROW = 16 };
 
 // --------------------------------------------------------------------------------------------------------- shapes
-static bool among(int n, const Axis *axes, Axis a) {
+static bool among(int n, const Axis *axes, Axis a)
+{
     for (int i = 0; i < n; i++)
         if (axes[i] == a) return true;
     return false;
 }
 
-static bool subset(int n, const Axis *a, int m, const Axis *b) {
+static bool subset(int n, const Axis *a, int m, const Axis *b)
+{
     for (int i = 0; i < n; i++)
         if (!among(m, b, a[i])) return false;
     return true;
@@ -30,25 +32,29 @@ static bool subset(int n, const Axis *a, int m, const Axis *b) {
 
 static bool same_set(int n, const Axis *a, int m, const Axis *b) { return n == m && subset(n, a, m, b); }
 
-static int64_t extents(const Graph *g, int n, const Axis *axes) {
+static int64_t extents(const Graph *g, int n, const Axis *axes)
+{
     int64_t count = 1;
     for (int i = 0; i < n; i++) count *= extent_of(g, axes[i]);
     return count;
 }
 
-static bool few_rows(const Graph *g, const Draft *d) {
+static bool few_rows(const Graph *g, const Draft *d)
+{
     return extents(g, d->nouter, d->dom) < FEW_ROWS && extents(g, d->ndom, d->dom) > SMALL_DOMAIN;
 }
 
 // The order in which a reduction runs through a row is part of its meaning, so equal rows have equal inner axes in order.
-static bool same_rows(const Draft *a, const Draft *b) {
+static bool same_rows(const Draft *a, const Draft *b)
+{
     if (!same_set(a->nouter, a->dom, b->nouter, b->dom)) return false;
     size_t inner = (size_t)(a->ndom - a->nouter);
     return !a->nred || !b->nred || !memcmp(a->dom + a->nouter, b->dom + b->nouter, inner * sizeof *a->dom);
 }
 
 // Both have the same axes.
-static const char *merge_equal(const Graph *g, const Draft *a, const Draft *b, Draft *out) {
+static const char *merge_equal(const Graph *g, const Draft *a, const Draft *b, Draft *out)
+{
     const Draft *fixed = a->nred ? a : b->nred ? b : a->nouter >= 0 ? a : b, *other = fixed == a ? b : a;
     memcpy(out->dom, fixed->dom, sizeof out->dom);
     out->nouter = fixed->nouter;
@@ -60,7 +66,8 @@ static const char *merge_equal(const Graph *g, const Draft *a, const Draft *b, D
 }
 
 // The narrow one holds one value for each row of the wide one.
-static const char *merge_rows(const Graph *g, const Draft *wide, const Draft *narrow, Draft *out) {
+static const char *merge_rows(const Graph *g, const Draft *wide, const Draft *narrow, Draft *out)
+{
     if (narrow->nouter >= 0) return "the rows differ";
     memcpy(out->dom, wide->dom, sizeof out->dom);
     out->ndom = wide->ndom;
@@ -74,7 +81,8 @@ static const char *merge_rows(const Graph *g, const Draft *wide, const Draft *na
 }
 
 // Sums over columns: of one operand shape each; what follows has the axes that are kept.
-static const char *merge_columns(const Draft *a, const Draft *b, Draft *out) {
+static const char *merge_columns(const Draft *a, const Draft *b, Draft *out)
+{
     const Draft *col = a->kind == G_COL ? a : b, *other = col == a ? b : a;
     memcpy(out->dom, col->dom, sizeof out->dom);
     memcpy(out->red, col->red, sizeof out->red);
@@ -92,7 +100,8 @@ static const char *merge_columns(const Draft *a, const Draft *b, Draft *out) {
     return follows ? NULL : "a sum over columns is a kernel of its own";
 }
 
-static const char *merge_shape(const Graph *g, const Draft *a, const Draft *b, Draft *out) {
+static const char *merge_shape(const Graph *g, const Draft *a, const Draft *b, Draft *out)
+{
     if (a->kind > G_COL || b->kind > G_COL) return "it is computed by a library call";
     if (a->kind == G_COL || b->kind == G_COL) return merge_columns(a, b, out);
     if (same_set(a->ndom, a->dom, b->ndom, b->dom)) return merge_equal(g, a, b, out);
@@ -102,7 +111,8 @@ static const char *merge_shape(const Graph *g, const Draft *a, const Draft *b, D
 }
 
 // ------------------------------------------------------------------------------------------------------- clusters
-static Val cluster_start(Fuse *f, Val v) {
+static Val cluster_start(Fuse *f, Val v)
+{
     while (f->cluster[v] != v) {
         f->cluster[v] = f->cluster[f->cluster[v]];
         v = f->cluster[v];
@@ -110,13 +120,15 @@ static Val cluster_start(Fuse *f, Val v) {
     return v;
 }
 
-void join_cluster(Fuse *f, Val first, Val last) {
+void join_cluster(Fuse *f, Val first, Val last)
+{
     for (Val v = cluster_start(f, last); v > first; v = cluster_start(f, v)) f->cluster[v] = v - 1;
 }
 
 // --------------------------------------------------------------------------------------------------------- search
 // Goes backward from the drafts that a and b read. False if neither is met again.
-static bool reaches_itself(Fuse *f, uint32_t a, uint32_t b) {
+static bool reaches_itself(Fuse *f, uint32_t a, uint32_t b)
+{
     uint32_t *todo = NULL, stamp = ++f->search;
     Val start = cluster_start(f, min_of(f->drafts[a].first, f->drafts[b].first));
     size_t visits = 0;
@@ -141,19 +153,22 @@ static bool reaches_itself(Fuse *f, uint32_t a, uint32_t b) {
 }
 
 // -------------------------------------------------------------------------------------------------------- merging
-static bool reads_far(const Fuse *f, const Draft *d, uint32_t other) {
+static bool reads_far(const Fuse *f, const Draft *d, uint32_t other)
+{
     for (size_t i = 0; i < vec_len(d->far); i++)
         if (f->draft_of[d->far[i]] == other) return true;
     return false;
 }
 
-static bool reads_from(const Fuse *f, const Draft *d, uint32_t other) {
+static bool reads_from(const Fuse *f, const Draft *d, uint32_t other)
+{
     for (size_t i = 0; i < vec_len(d->refs); i++)
         if (f->draft_of[d->refs[i]] == other) return true;
     return false;
 }
 
-static size_t count_reads(Fuse *f, uint32_t a, uint32_t b) {
+static size_t count_reads(Fuse *f, uint32_t a, uint32_t b)
+{
     size_t count = 0;
     f->stamp++;
     for (int k = 0; k < 2; k++) {
@@ -168,7 +183,8 @@ static size_t count_reads(Fuse *f, uint32_t a, uint32_t b) {
     return count;
 }
 
-static void absorb(Fuse *f, uint32_t into, uint32_t from, const Draft *shape) {
+static void absorb(Fuse *f, uint32_t into, uint32_t from, const Draft *shape)
+{
     Draft *to = &f->drafts[into], *d = &f->drafts[from];
     for (size_t i = 0; i < vec_len(d->nodes); i++) {
         vec_push(to->nodes, d->nodes[i]);
@@ -188,7 +204,8 @@ static void absorb(Fuse *f, uint32_t into, uint32_t from, const Draft *shape) {
     d->gone = true;
 }
 
-bool try_merge(Fuse *f, uint32_t into, uint32_t from, const char **why) {
+bool try_merge(Fuse *f, uint32_t into, uint32_t from, const char **why)
+{
     Draft *a = &f->drafts[into], *b = &f->drafts[from], shape = *a;
     if (a->nred < b->nred) shape.nred = b->nred, memcpy(shape.red, b->red, sizeof shape.red);
     *why = a->alone || b->alone ? "others add to its accumulator" : a->seg != b->seg ? "it is of another segment" : merge_shape(f->g, a, b, &shape);

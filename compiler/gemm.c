@@ -25,7 +25,8 @@ static void dims_sort(Dims *d, int key) {  // slowest first; stable
         }
 }
 
-static void dims_merge(Dims *d, int key) {
+static void dims_merge(Dims *d, int key)
+{
     dims_sort(d, key);
     int n = 0;
     for (int i = 0; i < d->n; i++) {
@@ -45,7 +46,8 @@ static void dims_merge(Dims *d, int key) {
 static const Dim none = { .n = 1 };  // a dimension that the product lacks
 
 // A matrix of rows x cols, as it lies: leading dimension and whether it is stored transposed.
-static bool matrix_fits(const Dim *rows, const Dim *cols, int which, uint64_t *ld, uint32_t *transposed) {
+static bool matrix_fits(const Dim *rows, const Dim *cols, int which, uint64_t *ld, uint32_t *transposed)
+{
     int64_t r = rows->s[which], c = cols->s[which];
     if ((cols->n == 1 || c == 1) && (rows->n == 1 || r >= cols->n)) {
         *ld = (uint64_t)(rows->n == 1 ? cols->n : r);
@@ -57,7 +59,8 @@ static bool matrix_fits(const Dim *rows, const Dim *cols, int which, uint64_t *l
     return (rows->n == 1 || r == 1) && (cols->n == 1 || c >= rows->n);
 }
 
-static bool add_batch(PlanGemm *p, const Dims *from, int skip, int64_t *calls) {
+static bool add_batch(PlanGemm *p, const Dims *from, int skip, int64_t *calls)
+{
     for (int i = 0; i < from->n; i++) {
         if (i == skip) continue;
         if (p->nbatch == PLAN_MAX_BATCH) return false;
@@ -72,7 +75,8 @@ static bool add_batch(PlanGemm *p, const Dims *from, int skip, int64_t *calls) {
 }
 
 // The product whose rows are dimension i of M and whose columns are dimension j of N (-1: none).
-static bool try_dims(const Shape *s, int i, int j, PlanGemm *p, int64_t *calls) {
+static bool try_dims(const Shape *s, int i, int j, PlanGemm *p, int64_t *calls)
+{
     const Dim *m = i < 0 ? &none : &s->m.d[i], *n = j < 0 ? &none : &s->n.d[j], *k = s->k.n ? &s->k.d[0] : &none;
     uint32_t transposed_c;
     *p = (PlanGemm){ .m = (uint64_t)m->n, .n = (uint64_t)n->n, .k = (uint64_t)k->n };
@@ -82,7 +86,8 @@ static bool try_dims(const Shape *s, int i, int j, PlanGemm *p, int64_t *calls) 
         && add_batch(p, &s->m, i, calls) && add_batch(p, &s->n, j, calls);
 }
 
-static void transpose_shape(Shape *s) {
+static void transpose_shape(Shape *s)
+{
     Dims m = s->m;
     s->m = s->n;
     s->n = m;
@@ -96,7 +101,8 @@ static void transpose_shape(Shape *s) {
 }
 
 // The best product of a shape: library calls, or 0 if there is none.
-static int64_t shape_fit(Shape s, PlanGemm *best, bool *swapped) {
+static int64_t shape_fit(Shape s, PlanGemm *best, bool *swapped)
+{
     int64_t least = 0;
     dims_merge(&s.batch, C), dims_merge(&s.m, C), dims_merge(&s.n, C), dims_merge(&s.k, A);
     if (s.k.n > 1) return 0;
@@ -114,7 +120,8 @@ static int64_t shape_fit(Shape s, PlanGemm *best, bool *swapped) {
 // ------------------------------------------------------------------------------------------------ strides of values
 typedef struct { int n; Axis axes[MAX_AXES]; int64_t s[MAX_AXES]; bool ok; } Strides;
 
-static Strides strides_dense(const Graph *g, int n, const Axis *axes) {
+static Strides strides_dense(const Graph *g, int n, const Axis *axes)
+{
     Strides t = { .n = n, .ok = true };
     int64_t stride = 1;
     memcpy(t.axes, axes, sizeof *axes * (size_t)n);
@@ -125,7 +132,8 @@ static Strides strides_dense(const Graph *g, int n, const Axis *axes) {
     return t;
 }
 
-static Strides strides_window(const Graph *g, Val v, const Window *w) {
+static Strides strides_window(const Graph *g, Val v, const Window *w)
+{
     const Node *n = &g->nodes[v];
     Strides t = { .n = n->naxes, .ok = w->ok };
     memcpy(t.axes, n->axes, sizeof t.axes);
@@ -133,13 +141,15 @@ static Strides strides_window(const Graph *g, Val v, const Window *w) {
     return t;
 }
 
-static int strides_find(const Strides *t, Axis a) {
+static int strides_find(const Strides *t, Axis a)
+{
     for (int i = 0; i < t->n; i++)
         if (t->axes[i] == a) return i;
     return -1;
 }
 
-static Shape shape_of(const Graph *g, const Strides m[3], int nk, const Axis *over) {
+static Shape shape_of(const Graph *g, const Strides m[3], int nk, const Axis *over)
+{
     Shape s = { 0 };
     for (int i = 0; i < m[C].n + nk; i++) {
         Axis axis = i < m[C].n ? m[C].axes[i] : over[i - m[C].n];
@@ -155,7 +165,8 @@ static Shape shape_of(const Graph *g, const Strides m[3], int nk, const Axis *ov
 }
 
 // Strides by v's axes of a value that holds v's elements, its axes reordered or renamed. ok: it is such a value.
-static Strides strides_in(const Graph *g, Val v, Val target) {
+static Strides strides_in(const Graph *g, Val v, Val target)
+{
     const Node *n = &g->nodes[v], *t = &g->nodes[target];
     Strides own = strides_dense(g, n->naxes, n->axes), there = strides_dense(g, t->naxes, t->axes);
     if (v == target) return own;
@@ -173,7 +184,8 @@ static Strides strides_in(const Graph *g, Val v, Val target) {
     return out;
 }
 
-bool gemm_of(const Graph *g, Val v, Val target, Gemm *out) {
+bool gemm_of(const Graph *g, Val v, Val target, Gemm *out)
+{
     const Node *n = &g->nodes[v];
     Window w[2] = { window_of(g, n->in[0]), window_of(g, n->in[1]) };
     Strides m[3] = { strides_window(g, n->in[0], &w[0]), strides_window(g, n->in[1], &w[1]), strides_in(g, v, target) };
@@ -189,7 +201,8 @@ bool gemm_of(const Graph *g, Val v, Val target, Gemm *out) {
 
 // --------------------------------------------------------------------------------------------------- what to copy
 // The order in which a copy of operand `which` lies best: batch, its own axes, summed ones.
-static Strides strides_packed(const Graph *g, const Strides m[3], int which, int nk, const Axis *over) {
+static Strides strides_packed(const Graph *g, const Strides m[3], int which, int nk, const Axis *over)
+{
     Strides t = { 0 };
     for (int shared = 1; shared >= 0; shared--)
         for (int i = 0; i < m[C].n; i++) {
@@ -201,7 +214,8 @@ static Strides strides_packed(const Graph *g, const Strides m[3], int which, int
 }
 
 // The summed axes in the order of the operand that stays as it is, so that both agree.
-static void order_by_strides(const Strides *t, int n, Axis *axes) {
+static void order_by_strides(const Strides *t, int n, Axis *axes)
+{
     for (int i = 1; i < n; i++)
         for (int j = i; j > 0 && t->s[strides_find(t, axes[j])] > t->s[strides_find(t, axes[j - 1])]; j--) {
             Axis x = axes[j];
@@ -216,7 +230,8 @@ typedef enum { AS_IT_IS, OWN_ORDER, BEST_ORDER, COPIES } Copy;
 // A library call costs about as much as copying this many bytes; a copy in another order more than a plain one.
 enum { CALL_BYTES = 16384, PLAIN_COPY = 2, ORDERED_COPY = 3 };
 
-static Strides strides_copied(const Graph *g, const Strides asis[3], const Copy copy[2], int which, int nk, const Axis *over) {
+static Strides strides_copied(const Graph *g, const Strides asis[3], const Copy copy[2], int which, int nk, const Axis *over)
+{
     Axis k[MAX_AXES];
     if (copy[which] == AS_IT_IS) return asis[which];
     if (copy[which] == OWN_ORDER) return strides_dense(g, asis[which].n, asis[which].axes);
@@ -226,7 +241,8 @@ static Strides strides_copied(const Graph *g, const Strides asis[3], const Copy 
     return strides_packed(g, asis, which, nk, k);
 }
 
-GemmPacks gemm_packs(const Graph *g, const Val in[2], int nk, const Axis *over, int nc, const Axis *c) {
+GemmPacks gemm_packs(const Graph *g, const Val in[2], int nk, const Axis *over, int nc, const Axis *c)
+{
     static const int times[COPIES] = { 0, PLAIN_COPY, ORDERED_COPY };
     Strides asis[3];
     GemmPacks packs = { 0 };

@@ -44,7 +44,8 @@ struct Deriv {
 };
 
 // ------------------------------------------------------------------------------------------------ contributions
-static void stamp(Graph *g, Val v) {
+static void stamp(Graph *g, Val v)
+{
     const Node *n = node_of(g, v);
     g->cur_loc = n->loc, g->cur_op = n->op, g->cur_layer = n->layer, g->cur_backward = true;
 }
@@ -52,7 +53,8 @@ static void stamp(Graph *g, Val v) {
 bool wants(const Deriv *d, Val v) { return d->needed[v]; }
 
 // c with v's axes and, but for bf16, v's dtype.
-static Val fit(Graph *g, Val c, Val v) {
+static Val fit(Graph *g, Val c, Val v)
+{
     const Node like = *node_of(g, v);
     c = make_cast(g, c, like.dtype == BF16 ? graph_compute_dtype(g) : (DType)like.dtype);
     Axis extra[MAX_AXES];
@@ -63,7 +65,8 @@ static Val fit(Graph *g, Val c, Val v) {
 }
 
 // Back through casts and views to the parameter; added to what the same user has given it before.
-static void give_use(Deriv *d, Val v, Val c) {
+static void give_use(Deriv *d, Val v, Val c)
+{
     Graph *g = d->g;
     c = fit(g, c, v);
     while (node_of(g, v)->kind != K_PARAM) {
@@ -83,7 +86,8 @@ static void give_use(Deriv *d, Val v, Val c) {
     vec_push(d->uses, (Use){param, user, c, d->consumer});
 }
 
-void give(Deriv *d, Val v, Val c) {
+void give(Deriv *d, Val v, Val c)
+{
     double zero;
     if (!wants(d, v) || (const_value(d->g, c, &zero) && zero == 0)) return;
     if (d->by_use && d->way[v]) give_use(d, v, c);
@@ -91,7 +95,8 @@ void give(Deriv *d, Val v, Val c) {
 }
 
 // The sum of v's contributions, or 0. A view of a bf16 value is no result of an op: its adjoint stays wide.
-static Val adjoint_of(Deriv *d, Val v) {
+static Val adjoint_of(Deriv *d, Val v)
+{
     Graph *g = d->g;
     if (!d->parts[v]) return 0;
     stamp(g, v);
@@ -102,7 +107,8 @@ static Val adjoint_of(Deriv *d, Val v) {
 }
 
 // ----------------------------------------------------------------------------------------- gradients of one's own
-void grad_register(Graph *g, int nresults, const Val *results, int noperands, const Val *operands, OwnGrad f, void *ctx) {
+void grad_register(Graph *g, int nresults, const Val *results, int noperands, const Val *operands, OwnGrad f, void *ctx)
+{
     Own *all = g->own_grads;
     for (size_t i = 0; i < vec_len(all); i++)
         for (int j = 0; j < nresults; j++)
@@ -118,7 +124,8 @@ void grad_register(Graph *g, int nresults, const Val *results, int noperands, co
     g->own_grads = all;
 }
 
-static void mark_own(Deriv *d) {
+static void mark_own(Deriv *d)
+{
     Own *all = d->g->own_grads;
     for (size_t i = 0; i < vec_len(all); i++) {
         all[i].dresults = arena_new(&d->g->arena, Val, all[i].nresults);
@@ -127,14 +134,16 @@ static void mark_own(Deriv *d) {
     }
 }
 
-static bool own_needed(const Deriv *d, const Own *own) {
+static bool own_needed(const Deriv *d, const Own *own)
+{
     for (int i = 0; i < own->noperands; i++)
         if (own->operands[i] < d->n && d->needed[own->operands[i]]) return true;
     return false;
 }
 
 // Result v's adjoint is dv (0: none). At the last of them the op's function gives those of the operands.
-static void derive_own(Deriv *d, Own *own, Val v, Val dv) {
+static void derive_own(Deriv *d, Own *own, Val v, Val dv)
+{
     Graph *g = d->g;
     for (int i = 0; i < own->nresults; i++)
         if (own->results[i] == v) own->dresults[i] = dv;
@@ -159,7 +168,8 @@ static void derive_own(Deriv *d, Own *own, Val v, Val dv) {
 }
 
 // ------------------------------------------------------------------------------------------------------ the sweep
-static Deriv deriv_new(Graph *g, Val result) {
+static Deriv deriv_new(Graph *g, Val result)
+{
     Deriv d = {.g = g, .n = (size_t)result + 1};
     d.parts = xcalloc(d.n, sizeof *d.parts);
     d.needed = xcalloc(d.n, 1);
@@ -171,14 +181,16 @@ static Deriv deriv_new(Graph *g, Val result) {
     return d;
 }
 
-static void deriv_free(Deriv *d) {
+static void deriv_free(Deriv *d)
+{
     for (size_t i = 0; i < d->n; i++) vec_free(d->parts[i]);
     vec_free(d->uses);
     free(d->parts), free(d->needed), free(d->cut), free(d->way), free(d->total), free(d->own_of);
 }
 
 // Marks what lies between the wanted values (cut, ways) and the result.
-static void mark_needed(Deriv *d) {
+static void mark_needed(Deriv *d)
+{
     const Own *all = d->g->own_grads;
     for (Val v = 1; v < d->n; v++) {
         const Node *n = node_of(d->g, v);
@@ -190,7 +202,8 @@ static void mark_needed(Deriv *d) {
     }
 }
 
-static void mark_ways(Deriv *d) {
+static void mark_ways(Deriv *d)
+{
     for (Val v = 1; v < d->n; v++) {
         const Node *n = node_of(d->g, v);
         bool passes = n->kind == K_VIEW || (n->kind == K_MAP && n->fn == FN_CAST && is_float((DType)n->dtype));
@@ -199,7 +212,8 @@ static void mark_ways(Deriv *d) {
     }
 }
 
-static void sweep(Deriv *d, Val result, Val adjoint) {
+static void sweep(Deriv *d, Val result, Val adjoint)
+{
     Graph *g = d->g;
     stamp(g, result);
     d->consumer = result;
@@ -224,11 +238,13 @@ static void sweep(Deriv *d, Val result, Val adjoint) {
 
 typedef struct { Loc loc; uint32_t op; int16_t layer; bool backward; } Stamps;
 static Stamps stamps(const Graph *g) { return (Stamps){g->cur_loc, g->cur_op, g->cur_layer, g->cur_backward}; }
-static void set_stamps(Graph *g, Stamps s) {
+static void set_stamps(Graph *g, Stamps s)
+{
     g->cur_loc = s.loc, g->cur_op = s.op, g->cur_layer = s.layer, g->cur_backward = s.backward;
 }
 
-void grad_of(Graph *g, Val result, Val adjoint, int n, const Val *operands, Val *adjoints) {
+void grad_of(Graph *g, Val result, Val adjoint, int n, const Val *operands, Val *adjoints)
+{
     Stamps before = stamps(g);
     Deriv d = deriv_new(g, result);
     for (int i = 0; i < n; i++)
@@ -241,7 +257,8 @@ void grad_of(Graph *g, Val result, Val adjoint, int n, const Val *operands, Val 
 }
 
 // ------------------------------------------------------------------------------------------------------ the pass
-static void check_loss(Graph *g) {
+static void check_loss(Graph *g)
+{
     const Node *n = node_of(g, g->loss);
     const Axis wanted[] = {g->batch, g->seq_axis};
     for (int i = 0; i < 2; i++)
@@ -255,13 +272,15 @@ static void check_loss(Graph *g) {
     if (!is_float((DType)n->dtype)) err(g, n->loc, "the loss is a %s, not a float", dtype_name((DType)n->dtype));
 }
 
-static Val sum_of_all(Graph *g, Val v) {
+static Val sum_of_all(Graph *g, Val v)
+{
     const Node n = *node_of(g, v);
     return make_reduce(g, RED_SUM, v, n.naxes, n.axes);
 }
 
 // 1.0 for each target that counts; without targets every token does.
-static Val counted(Graph *g) {
+static Val counted(Graph *g)
+{
     for (size_t i = 0; i < vec_len(g->inputs); i++) {
         const Input *in = &g->inputs[i];
         if (!strcmp(in->name, "targets"))
@@ -270,7 +289,8 @@ static Val counted(Graph *g) {
     return make_broadcast(g, make_const(g, F64, 1), 2, (Axis[]){g->batch, g->seq_axis});
 }
 
-static void accumulate_loss(Graph *g) {
+static void accumulate_loss(Graph *g)
+{
     stamp(g, g->loss);
     g->cur_op = 0;
     uint32_t loss_sum = graph_acc(g, "loss_sum", -1, F64, 0, NULL);
@@ -279,7 +299,8 @@ static void accumulate_loss(Graph *g) {
     make_accumulate(g, valid, sum_of_all(g, counted(g)));
 }
 
-static void accumulate_params(Deriv *d) {
+static void accumulate_params(Deriv *d)
+{
     Graph *g = d->g;
     for (size_t i = 0; i < vec_len(g->params); i++) {
         Param *p = &g->params[i];
@@ -294,7 +315,8 @@ static void accumulate_params(Deriv *d) {
     }
 }
 
-static Val total_of(Graph *g, const char *name) {
+static Val total_of(Graph *g, const char *name)
+{
     for (size_t i = 0; i < vec_len(g->accs); i++)
         if (g->accs[i].param < 0 && !strcmp(g->accs[i].name, name)) return g->accs[i].total;
     bug("no accumulator '%s'", name);
@@ -302,7 +324,8 @@ static Val total_of(Graph *g, const char *name) {
 
 static Val at_least_one(Graph *g, Val count) { return make_map2(g, FN_MAX, count, make_const(g, F64, 1)); }
 
-Val grad_scaled(Graph *g, int param) {
+Val grad_scaled(Graph *g, int param)
+{
     const Param *p = &g->params[param];
     if (p->acc < 0) err(g, p->loc, "parameter '%s' has no influence on the loss, so it has no gradient", p->name);
     Val total = g->accs[p->acc].total;
@@ -310,7 +333,8 @@ Val grad_scaled(Graph *g, int param) {
     return make_map2(g, FN_MUL, total, make_cast(g, scale, (DType)node_of(g, total)->dtype));
 }
 
-void grad(Graph *g) {
+void grad(Graph *g)
+{
     check_loss(g);
     Deriv d = deriv_new(g, g->loss);
     d.by_use = true;

@@ -24,7 +24,8 @@ typedef struct {
 } Interned;
 
 // ---------------------------------------------------------------------------------------------------- new graph
-Graph *graph_new(void) {
+Graph *graph_new(void)
+{
     Graph *g = xcalloc(1, sizeof *g);
     g->dtype = F32;
     g->cur_layer = -1;
@@ -36,7 +37,8 @@ Graph *graph_new(void) {
     return g;
 }
 
-void graph_free(Graph *g) {
+void graph_free(Graph *g)
+{
     Interned *table = g->cse;
     free(table->slots);
     vec_free(table->views);
@@ -49,7 +51,8 @@ void graph_free(Graph *g) {
     free(g);
 }
 
-Axis graph_axis(Graph *g, const char *name, int64_t extent) {
+Axis graph_axis(Graph *g, const char *name, int64_t extent)
+{
     name = intern(name);
     if (extent < 1 || extent > INT32_MAX) bug("axis '%s' of extent %lld", name, (long long)extent);
     for (size_t i = 1; i < vec_len(g->axes); i++)
@@ -59,7 +62,8 @@ Axis graph_axis(Graph *g, const char *name, int64_t extent) {
     return (Axis)(vec_len(g->axes) - 1);
 }
 
-Loc graph_loc(Graph *g, const char *file, int line) {
+Loc graph_loc(Graph *g, const char *file, int line)
+{
     file = intern(file);
     for (size_t i = vec_len(g->locs); i-- > 1;)  // the newest first: places come in runs
         if (g->locs[i].file == file && g->locs[i].line == line) return (Loc)i;
@@ -67,20 +71,23 @@ Loc graph_loc(Graph *g, const char *file, int line) {
     return (Loc)(vec_len(g->locs) - 1);
 }
 
-uint32_t graph_op(Graph *g, const char *name, Loc loc) {
+uint32_t graph_op(Graph *g, const char *name, Loc loc)
+{
     vec_push(g->ops, (OpCall){intern(name), loc});
     return (uint32_t)(vec_len(g->ops) - 1);
 }
 
 DType graph_compute_dtype(const Graph *g) { return g->dtype == F64 ? F64 : F32; }
 
-int axis_find(const Node *n, Axis a) {
+int axis_find(const Node *n, Axis a)
+{
     for (int i = 0; i < n->naxes; i++)
         if (n->axes[i] == a) return i;
     return -1;
 }
 
-int64_t elements(const Graph *g, Val v) {
+int64_t elements(const Graph *g, Val v)
+{
     const Node *n = &g->nodes[v];
     int64_t count = 1;
     for (int i = 0; i < n->naxes; i++) {
@@ -91,11 +98,13 @@ int64_t elements(const Graph *g, Val v) {
     return count;
 }
 
-uint64_t value_bytes(const Graph *g, Val v) {
+uint64_t value_bytes(const Graph *g, Val v)
+{
     return (uint64_t)elements(g, v) * (uint64_t)dtype_bytes((DType)g->nodes[v].dtype);
 }
 
-bool const_value(const Graph *g, Val v, double *value) {
+bool const_value(const Graph *g, Val v, double *value)
+{
     const Node *n = &g->nodes[v];
     if (n->kind == K_VIEW && n->u.view->n == 0) n = &g->nodes[n->in[0]];
     if (n->kind != K_CONST) return false;
@@ -104,7 +113,8 @@ bool const_value(const Graph *g, Val v, double *value) {
 }
 
 // ------------------------------------------------------------------------------------------ interned parameters
-static bool same_index(const ViewIndex *a, const ViewIndex *b) {
+static bool same_index(const ViewIndex *a, const ViewIndex *b)
+{
     if (a->src != b->src || a->nterms != b->nterms || a->offset != b->offset || a->div != b->div || a->mod != b->mod
         || a->zero != b->zero)
         return false;
@@ -113,7 +123,8 @@ static bool same_index(const ViewIndex *a, const ViewIndex *b) {
     return true;
 }
 
-static bool same_view(const View *a, const View *b) {
+static bool same_view(const View *a, const View *b)
+{
     if (a->n != b->n) return false;
     for (int i = 0; i < a->n; i++)
         if (!same_index(&a->ix[i], &b->ix[i])) return false;
@@ -121,7 +132,8 @@ static bool same_view(const View *a, const View *b) {
 }
 
 // A model has few distinct views (layers share them), so both lists are searched from front to back.
-const View *graph_view(Graph *g, const View *view) {
+const View *graph_view(Graph *g, const View *view)
+{
     Interned *table = g->cse;
     for (size_t i = 0; i < vec_len(table->views); i++)
         if (same_view(table->views[i], view)) return table->views[i];
@@ -131,7 +143,8 @@ const View *graph_view(Graph *g, const View *view) {
     return copy;
 }
 
-const Attention *graph_attention(Graph *g, const Attention *a) {
+const Attention *graph_attention(Graph *g, const Attention *a)
+{
     Interned *table = g->cse;
     for (size_t i = 0; i < vec_len(table->attentions); i++) {
         const Attention *b = table->attentions[i];
@@ -151,19 +164,22 @@ static bool is_leaf(const Node *n) { return n->nin == 0; }
 
 static uint64_t mix(uint64_t h, uint64_t x) { return ((h ^ x) * 0x9E3779B97F4A7C15u) ^ (h >> 29); }
 
-static uint64_t double_bits(double x) {
+static uint64_t double_bits(double x)
+{
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static uint64_t hash_index(uint64_t h, const ViewIndex *x) {
+static uint64_t hash_index(uint64_t h, const ViewIndex *x)
+{
     h = mix(mix(mix(h, x->src), (uint64_t)x->offset), ((uint64_t)x->div << 32) ^ (uint64_t)x->mod);
     for (int t = 0; t < x->nterms; t++) h = mix(mix(h, x->axis[t]), (uint64_t)x->coef[t]);
     return h;
 }
 
-static uint64_t hash_node(const Node *n) {
+static uint64_t hash_node(const Node *n)
+{
     uint64_t h = mix(mix(n->kind, n->fn), (uint64_t)n->dtype << 16 | (uint64_t)n->reduce << 8 | n->seg);
     for (int i = 0; i < n->naxes; i++) h = mix(h, n->axes[i]);
     for (int i = 0; i < n->nin; i++) h = mix(h, n->in[i]);
@@ -181,7 +197,8 @@ static uint64_t hash_node(const Node *n) {
     }
 }
 
-static bool same_parameter(const Node *a, const Node *b) {
+static bool same_parameter(const Node *a, const Node *b)
+{
     switch (a->kind) {
     case K_CONST: return double_bits(a->u.num) == double_bits(b->u.num);
     case K_GATHER: case K_SCATTER_ADD: case K_INDEX: return a->u.axis == b->u.axis;
@@ -193,21 +210,24 @@ static bool same_parameter(const Node *a, const Node *b) {
     }
 }
 
-static bool same_node(const Node *a, const Node *b) {
+static bool same_node(const Node *a, const Node *b)
+{
     return a->kind == b->kind && a->fn == b->fn && a->dtype == b->dtype && a->seg == b->seg && a->naxes == b->naxes
         && a->nin == b->nin && a->reduce == b->reduce && !memcmp(a->axes, b->axes, a->naxes * sizeof(Axis))
         && !memcmp(a->in, b->in, a->nin * sizeof(Val)) && same_parameter(a, b);
 }
 
 // The slot of an equal node, or the free one where it would stand.
-static Val *find_slot(const Graph *g, const Interned *table, const Node *n) {
+static Val *find_slot(const Graph *g, const Interned *table, const Node *n)
+{
     for (size_t i = hash_node(n);; i++) {
         Val *slot = &table->slots[i & (table->cap - 1)];
         if (!*slot || same_node(&g->nodes[*slot], n)) return slot;
     }
 }
 
-static void grow_table(const Graph *g, Interned *table) {
+static void grow_table(const Graph *g, Interned *table)
+{
     Val *old = table->slots;
     size_t old_cap = table->cap;
     table->cap = old_cap ? 2 * old_cap : 1024;
@@ -217,13 +237,15 @@ static void grow_table(const Graph *g, Interned *table) {
     free(old);
 }
 
-void graph_forget(Graph *g) {
+void graph_forget(Graph *g)
+{
     Interned *table = g->cse;
     if (table->slots) memset(table->slots, 0, table->cap * sizeof *table->slots);
     table->used = 0;
 }
 
-Val graph_add(Graph *g, const Node *node) {
+Val graph_add(Graph *g, const Node *node)
+{
     Node n = *node;
     n.loc = g->cur_loc, n.op = g->cur_op, n.layer = g->cur_layer, n.backward = g->cur_backward;
     n.seg = is_leaf(&n) ? 0 : g->cur_seg;
@@ -244,14 +266,16 @@ Val graph_add(Graph *g, const Node *node) {
 }
 
 // ---------------------------------------------------------------------------------------- accumulators, outputs
-uint32_t graph_acc(Graph *g, const char *name, int param, DType dtype, int naxes, const Axis *axes) {
+uint32_t graph_acc(Graph *g, const char *name, int param, DType dtype, int naxes, const Axis *axes)
+{
     uint32_t id = (uint32_t)vec_len(g->accs);
     Val total = make_leaf(g, K_TOTAL, id, dtype, naxes, axes);
     vec_push(g->accs, (Acc){intern(name), param, dtype, total});
     return id;
 }
 
-void graph_output(Graph *g, const char *name, Val v) {
+void graph_output(Graph *g, const char *name, Val v)
+{
     const Node *n = node_of(g, v);
     if (n->naxes != 0 || (n->dtype != F64 && n->dtype != F32)) bug("output '%s' is no float of rank 0", name);
     vec_push(g->outputs, (Output){intern(name), v});

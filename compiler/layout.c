@@ -19,7 +19,8 @@ typedef struct { Linear of; int64_t div, mod, coef; } Digit;     // mod 0: none
 typedef struct { Linear linear; int n; Digit digit[MAX_DIGITS]; } Position;
 typedef struct { int n; int64_t extent[MAX_AXES]; } Space;
 
-static void linear_range(const Space *s, const Linear *l, int64_t *low, int64_t *high) {
+static void linear_range(const Space *s, const Linear *l, int64_t *low, int64_t *high)
+{
     *low = *high = l->offset;
     for (int i = 0; i < s->n; i++) {
         int64_t far = l->coef[i] * (s->extent[i] - 1);
@@ -27,17 +28,20 @@ static void linear_range(const Space *s, const Linear *l, int64_t *low, int64_t 
     }
 }
 
-static bool linear_equal(const Space *s, const Linear *a, const Linear *b) {
+static bool linear_equal(const Space *s, const Linear *a, const Linear *b)
+{
     return a->offset == b->offset && memcmp(a->coef, b->coef, sizeof *a->coef * (size_t)s->n) == 0;
 }
 
-static void linear_add(const Space *s, Linear *to, const Linear *l, int64_t times) {
+static void linear_add(const Space *s, Linear *to, const Linear *l, int64_t times)
+{
     to->offset += l->offset * times;
     for (int i = 0; i < s->n; i++) to->coef[i] += l->coef[i] * times;
 }
 
 // Writes l as by * quotient + rest, where rest stays in 0 .. by-1; false if it cannot be.
-static bool linear_divide(const Space *s, const Linear *l, int64_t by, Linear *quotient, Linear *rest) {
+static bool linear_divide(const Space *s, const Linear *l, int64_t by, Linear *quotient, Linear *rest)
+{
     *quotient = *rest = (Linear){0};
     for (int i = 0; i < s->n; i++) {
         bool whole = l->coef[i] % by == 0;
@@ -52,7 +56,8 @@ static bool linear_divide(const Space *s, const Linear *l, int64_t by, Linear *q
 }
 
 // Digits that are linear after all move to the linear part; neighbouring digits of one number become one.
-static void position_simplify(const Space *s, Position *p) {
+static void position_simplify(const Space *s, Position *p)
+{
     for (int i = 0; i < p->n; i++) {
         Digit *d = &p->digit[i];
         int64_t low, high;
@@ -75,7 +80,8 @@ static void position_simplify(const Space *s, Position *p) {
     }
 }
 
-static bool position_add(const Space *s, Position *to, const Position *p, int64_t times) {
+static bool position_add(const Space *s, Position *to, const Position *p, int64_t times)
+{
     if (times == 0) return true;
     linear_add(s, &to->linear, &p->linear, times);
     if (to->n + p->n > MAX_DIGITS) return false;
@@ -87,7 +93,8 @@ static bool position_add(const Space *s, Position *to, const Position *p, int64_
 }
 
 // p = (p / div) % mod
-static bool position_digit(const Space *s, Position *p, int64_t div, int64_t mod) {
+static bool position_digit(const Space *s, Position *p, int64_t div, int64_t mod)
+{
     position_simplify(s, p);
     if (div == 1 && mod == 0) return true;
     if (p->n) return false;
@@ -108,13 +115,15 @@ static bool position_digit(const Space *s, Position *p, int64_t div, int64_t mod
     return true;
 }
 
-static const ViewIndex *view_index(const View *view, Axis src) {
+static const ViewIndex *view_index(const View *view, Axis src)
+{
     for (int i = 0; i < view->n; i++)
         if (view->ix[i].src == src) return &view->ix[i];
     return NULL;
 }
 
-static bool stays_inside(const Space *s, Position *p, int64_t extent) {
+static bool stays_inside(const Space *s, Position *p, int64_t extent)
+{
     position_simplify(s, p);
     if (p->n) return false;
     int64_t low, high;
@@ -123,7 +132,8 @@ static bool stays_inside(const Space *s, Position *p, int64_t extent) {
 }
 
 // at: positions on the axes of the view `n`; becomes those on the axes of its operand. False: no window.
-static bool through_view(const Graph *g, const Space *s, const Node *n, Position *at) {
+static bool through_view(const Graph *g, const Space *s, const Node *n, Position *at)
+{
     const Node *operand = &g->nodes[n->in[0]];
     Position below[MAX_AXES];
     for (int i = 0; i < operand->naxes; i++) {
@@ -145,16 +155,19 @@ static bool through_view(const Graph *g, const Space *s, const Node *n, Position
     return true;
 }
 
-bool is_storage(const Node *n) {
+bool is_storage(const Node *n)
+{
     return n->kind == K_INPUT || n->kind == K_PARAM || n->kind == K_STATE || n->kind == K_TOTAL;
 }
 
 // Values that a kernel makes wherever it needs them; nothing of theirs lies anywhere unless someone stores them.
-static bool is_formula(const Node *n) {
+static bool is_formula(const Node *n)
+{
     return n->kind == K_CONST || n->kind == K_SCALAR || n->kind == K_INDEX || n->kind == K_RANDOM || n->kind == K_NONE;
 }
 
-Window window_of(const Graph *g, Val v) {
+Window window_of(const Graph *g, Val v)
+{
     const Node *top = &g->nodes[v];
     Window w = { .base = v };
     Space s = { .n = top->naxes };

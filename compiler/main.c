@@ -67,31 +67,11 @@ static const struct Option {
     {"--version", 'f', 0, &want_version},
 };
 
-static int edit_distance(const char *a, const char *b)
-{
-    int row[64], n = (int)strlen(b);
-    if (n > 63 || strlen(a) > 63) return 99;
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = min_of(min_of(row[j], row[j - 1]) + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
 static _Noreturn void unknown_option(const char *name)
 {
-    const char *nearest = NULL;
-    int best = 4;
-    for (size_t i = 0; i < countof(table); i++) {
-        int d = edit_distance(name, table[i].name);
-        if (d < best) best = d, nearest = table[i].name;
-    }
+    const char *names[countof(table)];
+    for (size_t i = 0; i < countof(table); i++) names[i] = table[i].name;
+    const char *nearest = nearest_name(name, countof(table), names);
     if (nearest) usage_error("unknown option %s; did you mean %s?", name, nearest);
     usage_error("unknown option %s", name);
 }
@@ -286,6 +266,7 @@ int main(int argc, char **argv)
     if (print_plan) return print_file(print_plan);
     if (!options.model_path) usage_error("no model file given");
     bool looks = options.report || options.dot_path || options.emit_dir || options.explain || options.dump || options.stop;
+    if (options.output && options.stop) usage_error("--stop %s: no plan is written then; leave out -o", options.stop);
     if (!options.output && !looks) usage_error("nothing to do: say where the plan goes with -o FILE");
 
     Graph *g = graph_new();

@@ -20,13 +20,15 @@ typedef struct {
 } Sequence;
 
 // ---------------------------------------------------------------------------------------------------- dependences
-static void add_edge(Sequence *s, uint32_t before, uint32_t after) {
+static void add_edge(Sequence *s, uint32_t before, uint32_t after)
+{
     if (before == after) return;
     vec_push(s->edges, before);
     vec_push(s->edges, after);
 }
 
-static void value_edges(Sequence *s) {
+static void value_edges(Sequence *s)
+{
     const Graph *g = s->g;
     uint32_t *updater = xcalloc(vec_len(g->nodes), sizeof *updater);  // by leaf: group that updates it, + 1
     for (uint32_t i = 0; i < s->n; i++)
@@ -43,7 +45,8 @@ static void value_edges(Sequence *s) {
     free(updater);
 }
 
-static void accumulate_edges(Sequence *s) {
+static void accumulate_edges(Sequence *s)
+{
     const Graph *g = s->g;
     uint32_t *before = xcalloc(vec_len(g->accs) + 1, sizeof *before);  // by accumulator: last group that adds, + 1
     for (Val v = 1; v < vec_len(g->nodes); v++) {
@@ -55,7 +58,8 @@ static void accumulate_edges(Sequence *s) {
     free(before);
 }
 
-static void sort_edges(Sequence *s) {
+static void sort_edges(Sequence *s)
+{
     size_t n = vec_len(s->edges) / 2;
     s->first = xcalloc(s->n + 2, sizeof *s->first);
     s->after = xcalloc(n + 1, sizeof *s->after);
@@ -65,7 +69,8 @@ static void sort_edges(Sequence *s) {
 }
 
 // ------------------------------------------------------------------------------------------------- memory in a segment
-static void find_brief(Sequence *s) {
+static void find_brief(Sequence *s)
+{
     const Graph *g = s->g;
     for (size_t i = 0; i < s->n; i++)
         for (size_t k = 0; k < vec_len(g->groups[i].writes); k++) {
@@ -80,21 +85,24 @@ static void find_brief(Sequence *s) {
     for (size_t i = 0; i < vec_len(g->outputs); i++) s->brief[g->outputs[i].val] = false;
 }
 
-static void count_readers(Sequence *s) {
+static void count_readers(Sequence *s)
+{
     const Graph *g = s->g;
     memset(s->left, 0, vec_len(g->nodes) * sizeof *s->left);
     for (size_t i = 0; i < s->n; i++)
         for (size_t k = 0; k < vec_len(g->groups[i].reads); k++) s->left[g->groups[i].reads[k]]++;
 }
 
-static int64_t allocates(const Sequence *s, const Group *group) {
+static int64_t allocates(const Sequence *s, const Group *group)
+{
     int64_t bytes = 0;
     for (size_t k = 0; k < vec_len(group->writes); k++)
         if (s->brief[group->writes[k]]) bytes += (int64_t)value_bytes(s->g, group->writes[k]);
     return bytes;
 }
 
-static int64_t frees(const Sequence *s, const Group *group) {
+static int64_t frees(const Sequence *s, const Group *group)
+{
     int64_t bytes = 0;
     for (size_t k = 0; k < vec_len(group->reads); k++) {
         Val v = group->reads[k];
@@ -103,12 +111,14 @@ static int64_t frees(const Sequence *s, const Group *group) {
     return bytes;
 }
 
-static void has_run(Sequence *s, const Group *group) {
+static void has_run(Sequence *s, const Group *group)
+{
     for (size_t k = 0; k < vec_len(group->reads); k++) s->left[group->reads[k]]--;
 }
 
 // Largest live memory of each segment under a sequence.
-static void peaks(Sequence *s, const uint32_t *sequence, int64_t peak[SEG_COUNT]) {
+static void peaks(Sequence *s, const uint32_t *sequence, int64_t peak[SEG_COUNT])
+{
     int64_t now[SEG_COUNT] = { 0 };
     count_readers(s);
     memset(peak, 0, sizeof *peak * SEG_COUNT);
@@ -122,7 +132,8 @@ static void peaks(Sequence *s, const uint32_t *sequence, int64_t peak[SEG_COUNT]
 }
 
 // ------------------------------------------------------------------------------------------------------------ heap
-static void heap_push(uint32_t **heap, uint32_t x) {
+static void heap_push(uint32_t **heap, uint32_t x)
+{
     vec_push(*heap, x);
     uint32_t *h = *heap;
     for (size_t i = vec_len(h) - 1; i > 0 && h[i] < h[(i - 1) / 2]; i = (i - 1) / 2) {
@@ -132,7 +143,8 @@ static void heap_push(uint32_t **heap, uint32_t x) {
     }
 }
 
-static uint32_t heap_pop(uint32_t *h) {
+static uint32_t heap_pop(uint32_t *h)
+{
     uint32_t top = h[0], last = vec_pop(h);
     size_t n = vec_len(h), i = 0;
     if (n == 0) return top;
@@ -146,7 +158,8 @@ static uint32_t heap_pop(uint32_t *h) {
 }
 
 // ------------------------------------------------------------------------------------------------------ scheduling
-static uint32_t take_next(Sequence *s, bool save_memory) {
+static uint32_t take_next(Sequence *s, bool save_memory)
+{
     uint32_t seen[WINDOW], n = 0, best = 0;
     int64_t most = 0;
     if (!save_memory) return heap_pop(s->heap);
@@ -166,7 +179,8 @@ static uint32_t take_next(Sequence *s, bool save_memory) {
     return seen[best];
 }
 
-static uint32_t *schedule(Sequence *s, bool save_memory) {
+static uint32_t *schedule(Sequence *s, bool save_memory)
+{
     uint32_t *out = xmalloc((s->n + 1) * sizeof *out);
     s->waits = xcalloc(s->n + 1, sizeof *s->waits);
     count_readers(s);
@@ -187,7 +201,8 @@ static uint32_t *schedule(Sequence *s, bool save_memory) {
 }
 
 // Puts groups in this sequence.
-static void apply(Graph *g, const uint32_t *sequence) {
+static void apply(Graph *g, const uint32_t *sequence)
+{
     Group *old = g->groups;
     g->groups = NULL;
     for (size_t i = 0; i < vec_len(old); i++) {
@@ -198,7 +213,8 @@ static void apply(Graph *g, const uint32_t *sequence) {
     vec_free(old);
 }
 
-static void sort_by_segment(Graph *g) {
+static void sort_by_segment(Graph *g)
+{
     uint32_t *sequence = xmalloc((vec_len(g->groups) + 1) * sizeof *sequence);
     size_t n = 0;
     for (int seg = 0; seg < SEG_COUNT; seg++)
@@ -208,7 +224,8 @@ static void sort_by_segment(Graph *g) {
     free(sequence);
 }
 
-static Sequence sequence_new(const Graph *g) {
+static Sequence sequence_new(const Graph *g)
+{
     Sequence s = { .g = g, .n = vec_len(g->groups) };
     s.left = xcalloc(vec_len(g->nodes), sizeof *s.left);
     s.brief = xcalloc(vec_len(g->nodes), sizeof *s.brief);
@@ -219,12 +236,14 @@ static Sequence sequence_new(const Graph *g) {
     return s;
 }
 
-static void sequence_free(Sequence *s) {
+static void sequence_free(Sequence *s)
+{
     vec_free(s->edges), vec_free(s->heap);
     free(s->first), free(s->after), free(s->left), free(s->brief);
 }
 
-void groups_sort(Graph *g, bool save_memory) {
+void groups_sort(Graph *g, bool save_memory)
+{
     sort_by_segment(g);  // so that the oldest group that is ready is of the earliest segment
     Sequence s = sequence_new(g);
     uint32_t *sequence = schedule(&s, false);

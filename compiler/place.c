@@ -30,7 +30,8 @@ typedef struct {
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN - 1) / ALIGN * ALIGN; }
 
 // --------------------------------------------------------------------------------------------------------- buffers
-static const char *buffer_name(Graph *g, Val v) {
+static const char *buffer_name(Graph *g, Val v)
+{
     const Node *n = node_of(g, v);
     switch (n->kind) {
     case K_INPUT: return g->inputs[n->u.id].name;
@@ -49,7 +50,8 @@ static const char *buffer_name(Graph *g, Val v) {
     return text;
 }
 
-static Buffer *add_buffer(Graph *g, Val v, PlanArena arena) {
+static Buffer *add_buffer(Graph *g, Val v, PlanArena arena)
+{
     Buffer b = { .val = v, .name = buffer_name(g, v), .dtype = (DType)g->nodes[v].dtype, .arena = arena,
                  .bytes = value_bytes(g, v), .first = 0, .last = UINT32_MAX };
     vec_push(g->buffers, b);
@@ -57,14 +59,16 @@ static Buffer *add_buffer(Graph *g, Val v, PlanArena arena) {
     return &g->buffers[vec_len(g->buffers) - 1];
 }
 
-static void add_leaves(Graph *g) {
+static void add_leaves(Graph *g)
+{
     for (size_t i = 0; i < vec_len(g->inputs); i++) add_buffer(g, g->inputs[i].val, ARENA_PERSIST);
     for (size_t i = 0; i < vec_len(g->params); i++) add_buffer(g, g->params[i].val, ARENA_PERSIST);
     for (size_t i = 0; i < vec_len(g->states); i++) add_buffer(g, g->states[i].val, ARENA_PERSIST);
     for (size_t i = 0; i < vec_len(g->accs); i++) add_buffer(g, g->accs[i].total, ARENA_PERSIST);
 }
 
-static void find_lifetimes(Place *p) {
+static void find_lifetimes(Place *p)
+{
     const Graph *g = p->g;
     for (uint32_t i = 0; i < vec_len(g->groups); i++) {
         const Group *group = &g->groups[i];
@@ -78,7 +82,8 @@ static void find_lifetimes(Place *p) {
     for (size_t i = 0; i < vec_len(g->outputs); i++) p->crosses[g->outputs[i].val] = 1;
 }
 
-static PlanArena arena_of(const Place *p, Val v) {
+static PlanArena arena_of(const Place *p, Val v)
+{
     if (!p->crosses[v]) return ARENA_WORK;
     for (size_t i = 0; i < vec_len(p->g->outputs); i++)
         if (p->g->outputs[i].val == v) return ARENA_PERSIST;
@@ -86,20 +91,23 @@ static PlanArena arena_of(const Place *p, Val v) {
 }
 
 // -------------------------------------------------------------------------------------------------------- in place
-static bool is_elementwise(const Graph *g, const Group *group) {
+static bool is_elementwise(const Graph *g, const Group *group)
+{
     for (size_t i = 0; i < vec_len(group->nodes); i++)
         if (g->nodes[group->nodes[i]].kind == K_REDUCE) return false;
     return group->kind == G_ROW;
 }
 
-static bool same_layout(const Graph *g, Val v, Val w) {
+static bool same_layout(const Graph *g, Val v, Val w)
+{
     const Node *a = &g->nodes[v], *b = &g->nodes[w];
     return dtype_bytes((DType)a->dtype) == dtype_bytes((DType)b->dtype) && a->naxes == b->naxes
         && !memcmp(a->axes, b->axes, sizeof *a->axes * a->naxes);
 }
 
 // The input whose bytes group i can write v over, 0 if there is none.
-static Val dying_input(const Place *p, uint32_t i, Val v, const uint8_t *taken) {
+static Val dying_input(const Place *p, uint32_t i, Val v, const uint8_t *taken)
+{
     const Group *group = &p->g->groups[i];
     if (!is_elementwise(p->g, group) || p->g->nodes[v].naxes != group->ndom) return 0;
     for (size_t k = 0; k < vec_len(group->reads); k++) {
@@ -109,7 +117,8 @@ static Val dying_input(const Place *p, uint32_t i, Val v, const uint8_t *taken) 
     return 0;
 }
 
-static void add_work(Place *p, uint32_t i, Val v, uint8_t *taken) {
+static void add_work(Place *p, uint32_t i, Val v, uint8_t *taken)
+{
     Buffer *b = add_buffer(p->g, v, ARENA_WORK);
     b->first = i, b->last = p->last_read[v];
     Val under = dying_input(p, i, v, taken);
@@ -123,7 +132,8 @@ static void add_work(Place *p, uint32_t i, Val v, uint8_t *taken) {
     p->block_of[v] = (uint32_t)vec_len(p->blocks);
 }
 
-static void add_values(Place *p) {
+static void add_values(Place *p)
+{
     Graph *g = p->g;
     uint8_t *taken = xcalloc(vec_len(g->nodes), 1);
     for (uint32_t i = 0; i < vec_len(g->groups); i++)
@@ -149,7 +159,8 @@ static void add_values(Place *p) {
 
 // ---------------------------------------------------------------------------------------------------------- packing
 static const Block *sorting;
-static int by_size(const void *a, const void *b) {
+static int by_size(const void *a, const void *b)
+{
     uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
     const Block *x = &sorting[i], *y = &sorting[j];
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
@@ -159,7 +170,8 @@ static int by_size(const void *a, const void *b) {
 static bool alive_together(const Block *a, const Block *b) { return a->first <= b->last && b->first <= a->last; }
 
 // The smallest gap that holds b between blocks alive with it; `placed` is sorted by offset.
-static uint64_t best_offset(const Place *p, const uint32_t *placed, const Block *b) {
+static uint64_t best_offset(const Place *p, const uint32_t *placed, const Block *b)
+{
     uint64_t end = 0, best = 0, best_size = UINT64_MAX;
     for (size_t i = 0; i < vec_len(placed); i++) {
         const Block *x = &p->blocks[placed[i]];
@@ -170,7 +182,8 @@ static uint64_t best_offset(const Place *p, const uint32_t *placed, const Block 
     return best_size == UINT64_MAX ? end : best;
 }
 
-static uint64_t pack_blocks(Place *p) {
+static uint64_t pack_blocks(Place *p)
+{
     size_t n = vec_len(p->blocks);
     uint32_t *by = xmalloc((n + 1) * sizeof *by), *placed = NULL;
     uint64_t size = 0;
@@ -191,7 +204,8 @@ static uint64_t pack_blocks(Place *p) {
     return size;
 }
 
-static uint64_t largest_sum(const Place *p) {
+static uint64_t largest_sum(const Place *p)
+{
     size_t n = vec_len(p->g->groups);
     int64_t *change = xcalloc(n + 2, sizeof *change), now = 0, most = 0;
     for (size_t i = 0; i < vec_len(p->blocks); i++) {
@@ -208,7 +222,8 @@ static uint64_t largest_sum(const Place *p) {
 
 // ------------------------------------------------------------------------------------------------------------ check
 // A sweep over time: blocks that are alive, sorted by offset, must not overlap. Independent of how they were placed.
-static void check_blocks(const Place *p) {
+static void check_blocks(const Place *p)
+{
     size_t n = vec_len(p->blocks), ngroups = vec_len(p->g->groups);
     uint32_t *start = xcalloc(ngroups + 2, sizeof *start), *by_start = xmalloc((n + 1) * sizeof *by_start), *alive = NULL;
     for (size_t i = 0; i < n; i++) start[p->blocks[i].first + 1]++;
@@ -231,7 +246,8 @@ static void check_blocks(const Place *p) {
 }
 
 // ------------------------------------------------------------------------------------------------------------- pass
-static void assign_offsets(Place *p) {
+static void assign_offsets(Place *p)
+{
     Graph *g = p->g;
     for (size_t i = 0; i < vec_len(g->buffers); i++) {
         Buffer *b = &g->buffers[i];
@@ -245,7 +261,8 @@ static void assign_offsets(Place *p) {
     }
 }
 
-void place(Graph *g) {
+void place(Graph *g)
+{
     size_t n = vec_len(g->nodes);
     Place p = { .g = g };
     p.block_of = xcalloc(n, sizeof *p.block_of), p.last_read = xcalloc(n, sizeof *p.last_read), p.crosses = xcalloc(n, 1);

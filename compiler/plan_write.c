@@ -18,14 +18,16 @@ typedef struct {
 } Writer;
 
 // ---------------------------------------------------------------------------------------------------------- strings
-static Str *string_slot(const Writer *w, const char *s) {
+static Str *string_slot(const Writer *w, const char *s)
+{
     for (size_t i = XXH3_64bits(s, strlen(s));; i++) {
         Str *slot = &w->table[i & (w->cap - 1)];
         if (!*slot || !strcmp(w->data[PLAN_STRINGS].s + *slot, s)) return slot;
     }
 }
 
-static void grow_strings(Writer *w) {
+static void grow_strings(Writer *w)
+{
     Str *old = w->table;
     size_t n = w->cap;
     w->cap = n ? 2 * n : 1024;
@@ -35,7 +37,8 @@ static void grow_strings(Writer *w) {
     free(old);
 }
 
-static Str put_string(Writer *w, const char *s) {
+static Str put_string(Writer *w, const char *s)
+{
     Buf *pool = &w->data[PLAN_STRINGS];
     if (pool->n == 0) buf_write(pool, "", 1);
     if (!s || !*s) return 0;
@@ -49,19 +52,22 @@ static Str put_string(Writer *w, const char *s) {
     return *slot;
 }
 
-static void put(Writer *w, enum PlanSectionId id, const void *record, size_t size) {
+static void put(Writer *w, enum PlanSectionId id, const void *record, size_t size)
+{
     buf_write(&w->data[id], record, size);
     w->count[id]++;
 }
 
-static uint32_t buffer_index(const Writer *w, Val v) {
+static uint32_t buffer_index(const Writer *w, Val v)
+{
     if (!w->g->buffer_of[v]) bug("plan: value %%%u has no buffer", v);
     return w->g->buffer_of[v] - 1;
 }
 
 // ------------------------------------------------------------------------------------------------------------- info
 // What shapes the plan, in a fixed order.
-static Str put_options(Writer *w) {
+static Str put_options(Writer *w)
+{
     static const char *const recompute[] = { "none", "attention", "full" };
     const Graph *g = w->g;
     Buf b = { 0 };
@@ -73,14 +79,16 @@ static Str put_options(Writer *w) {
     return s;
 }
 
-static double step_flops(const Graph *g) {
+static double step_flops(const Graph *g)
+{
     double flops = 0;
     for (Val v = 1; v < vec_len(g->nodes); v++)
         if (g->group_of[v] && !g->nodes[v].again) flops += node_flops(g, v);
     return flops * (double)g->accum;
 }
 
-static void put_info(Writer *w) {
+static void put_info(Writer *w)
+{
     const Graph *g = w->g;
     PlanInfo info = { .target = options.target, .dtype = g->dtype, .seq = (uint32_t)g->seq,
                       .micro_batch = (uint32_t)g->micro_batch, .accum = (uint32_t)g->accum, .tp = 1, .pp = 1, .dp = 1, .cp = 1,
@@ -95,7 +103,8 @@ static void put_info(Writer *w) {
 }
 
 // ----------------------------------------------------------------------------------------------------------- tables
-static void put_inputs_outputs(Writer *w) {
+static void put_inputs_outputs(Writer *w)
+{
     const Graph *g = w->g;
     for (size_t i = 0; i < vec_len(g->inputs); i++) {
         const Input *x = &g->inputs[i];
@@ -114,7 +123,8 @@ static void put_inputs_outputs(Writer *w) {
     }
 }
 
-static void put_params_states(Writer *w) {
+static void put_params_states(Writer *w)
+{
     const Graph *g = w->g;
     for (size_t i = 0; i < vec_len(g->params); i++) {
         const Param *x = &g->params[i];
@@ -137,7 +147,8 @@ static void put_params_states(Writer *w) {
     }
 }
 
-static void put_buffers(Writer *w) {
+static void put_buffers(Writer *w)
+{
     const Graph *g = w->g;
     for (size_t i = 0; i < vec_len(g->buffers); i++) {
         const Buffer *x = &g->buffers[i];
@@ -151,14 +162,16 @@ static void put_buffers(Writer *w) {
 
 // ---------------------------------------------------------------------------------------------------------- kernels
 typedef struct { size_t length; uint32_t kernel; } Sized;
-static int longest_first(const void *a, const void *b) {
+static int longest_first(const void *a, const void *b)
+{
     const Sized *x = a, *y = b;
     if (x->length != y->length) return x->length > y->length ? -1 : 1;
     return x->kernel < y->kernel ? -1 : x->kernel > y->kernel;
 }
 
 // Shares the kernels out to translation units of about equal length: the longest first, each to the shortest unit.
-static uint32_t share_kernels(Writer *w) {
+static uint32_t share_kernels(Writer *w)
+{
     const Graph *g = w->g;
     size_t n = vec_len(g->kernels), length[SOURCES] = { 0 };
     Sized *sized = xcalloc(n + 1, sizeof *sized);
@@ -176,7 +189,8 @@ static uint32_t share_kernels(Writer *w) {
     return (uint32_t)min_of(n, SOURCES);  // none of the first so many is empty
 }
 
-static void put_sources(Writer *w) {
+static void put_sources(Writer *w)
+{
     const Graph *g = w->g;
     uint32_t n = share_kernels(w), *kernels = NULL;
     for (uint32_t s = 0; s < n; s++) {
@@ -191,7 +205,8 @@ static void put_sources(Writer *w) {
     vec_free(kernels);
 }
 
-static void put_kernels(Writer *w) {
+static void put_kernels(Writer *w)
+{
     const Graph *g = w->g;
     for (size_t i = 0; i < vec_len(g->kernels); i++) {
         const KernelText *x = &g->kernels[i];
@@ -205,7 +220,8 @@ static void put_kernels(Writer *w) {
 }
 
 // ----------------------------------------------------------------------------------------------------- instructions
-static void put_args(Writer *w, const Group *group) {
+static void put_args(Writer *w, const Group *group)
+{
     for (size_t k = 0; k < vec_len(group->args); k++) {
         Val v = group->args[k];
         PlanArg p = { .buffer = buffer_index(w, v), .written = group->arg_written[k] };
@@ -217,13 +233,15 @@ static void put_args(Writer *w, const Group *group) {
 }
 
 // The node that names a group: what it writes first.
-static Val main_node(const Group *group) {
+static Val main_node(const Group *group)
+{
     for (size_t k = 0; k < vec_len(group->nodes); k++)
         if (vec_len(group->writes) && group->nodes[k] == group->writes[0]) return group->nodes[k];
     return group->nodes[vec_len(group->nodes) - 1];
 }
 
-static void put_instructions(Writer *w) {
+static void put_instructions(Writer *w)
+{
     const Graph *g = w->g;
     for (size_t i = 0; i < vec_len(g->groups); i++) {
         const Group *group = &g->groups[i];
@@ -241,7 +259,8 @@ static void put_instructions(Writer *w) {
     }
 }
 
-static void put_segments(Writer *w) {
+static void put_segments(Writer *w)
+{
     const Graph *g = w->g;
     uint32_t at = 0, index[SEG_COUNT];
     for (uint32_t seg = 0; seg < SEG_COUNT; seg++) {
@@ -262,12 +281,14 @@ static void put_segments(Writer *w) {
 }
 
 // ------------------------------------------------------------------------------------------------------------- file
-static void pad(Buf *b, size_t to) {
+static void pad(Buf *b, size_t to)
+{
     static const char zeros[16];
     if (b->n % to) buf_write(b, zeros, to - b->n % to);
 }
 
-static void write_file(const Writer *w, const char *path) {
+static void write_file(const Writer *w, const char *path)
+{
     Buf file = { 0 };
     PlanHeader header = { .version = PLAN_VERSION, .nsections = PLAN_SECTIONS };
     PlanSection sections[PLAN_SECTIONS] = { 0 };
@@ -294,7 +315,8 @@ static void write_file(const Writer *w, const char *path) {
     buf_free(&file);
 }
 
-void plan_write(const Graph *g, const char *path) {
+void plan_write(const Graph *g, const char *path)
+{
     Writer w = { .g = g };
     put_string(&w, "");
     put_info(&w);

@@ -7,7 +7,8 @@
 #include "pico.h"
 
 // ---------------------------------------------------------------------------------------------------------- live
-void graph_mark_live(const Graph *g, uint8_t *live) {
+void graph_mark_live(const Graph *g, uint8_t *live)
+{
     size_t n = vec_len(g->nodes);
     memset(live, 0, n);
     bool summed = false;
@@ -24,11 +25,13 @@ void graph_mark_live(const Graph *g, uint8_t *live) {
 }
 
 // ---------------------------------------------------------------------------------------------------------- copy
-static Val copy_map(Graph *g, const Node *n) {
+static Val copy_map(Graph *g, const Node *n)
+{
     return n->fn == FN_CAST ? make_cast(g, n->in[0], (DType)n->dtype) : make_map(g, (Fn)n->fn, n->nin, n->in);
 }
 
-static Val copy_node(Graph *g, const Node *n) {
+static Val copy_node(Graph *g, const Node *n)
+{
     switch ((Kind)n->kind) {
     case K_INPUT: case K_PARAM: case K_STATE: case K_TOTAL: case K_SCALAR: case K_CONST: case K_INDEX: case K_RANDOM:
     case K_ATTENTION_GRAD: return graph_add(g, n);
@@ -49,12 +52,14 @@ static Val copy_node(Graph *g, const Node *n) {
 
 static bool is_table_leaf(const Node *n) { return n->kind >= K_INPUT && n->kind <= K_SCALAR; }
 
-static void set_stamps(Graph *g, const Node *n) {
+static void set_stamps(Graph *g, const Node *n)
+{
     g->cur_loc = n->loc, g->cur_op = n->op, g->cur_layer = n->layer, g->cur_backward = n->backward, g->cur_seg = n->seg;
 }
 
 // Per-node marks follow their nodes.
-static void follow_marks(uint8_t **marks, const Val *map, size_t nold, size_t nnew) {
+static void follow_marks(uint8_t **marks, const Val *map, size_t nold, size_t nnew)
+{
     if (!*marks) return;
     uint8_t *to = NULL;
     vec_add(to, nnew);
@@ -65,7 +70,8 @@ static void follow_marks(uint8_t **marks, const Val *map, size_t nold, size_t nn
     *marks = to;
 }
 
-static void follow_tables(Graph *g, const Val *map) {
+static void follow_tables(Graph *g, const Val *map)
+{
     for (size_t i = 0; i < vec_len(g->inputs); i++) g->inputs[i].val = map[g->inputs[i].val];
     for (size_t i = 0; i < vec_len(g->params); i++) g->params[i].val = map[g->params[i].val];
     for (size_t i = 0; i < vec_len(g->states); i++) g->states[i].val = map[g->states[i].val];
@@ -75,7 +81,8 @@ static void follow_tables(Graph *g, const Val *map) {
     g->loss = map[g->loss];
 }
 
-void graph_rewrite(Graph *g, Rewrite visit, void *ctx) {
+void graph_rewrite(Graph *g, Rewrite visit, void *ctx)
+{
     if (g->groups) bug("rewrite after fuse");
     size_t n = vec_len(g->nodes);
     uint8_t *live = xmalloc(n);
@@ -114,14 +121,16 @@ void graph_rewrite(Graph *g, Rewrite visit, void *ctx) {
 // -------------------------------------------------------------------------------------------------------- verify
 typedef struct { Graph *g; const char *after; } Check;
 
-_Noreturn static void broken(const Check *c, Val v, const char *what) {
+_Noreturn static void broken(const Check *c, Val v, const char *what)
+{
     Buf line = {0};
     node_dump(c->g, v, &line);
     graph_dump(c->g, stderr);
     bug("after %s: %s: %s", c->after, what, line.s);
 }
 
-static void verify_axes(const Check *c, Val v) {
+static void verify_axes(const Check *c, Val v)
+{
     const Node *n = node_of(c->g, v);
     if (n->naxes > MAX_AXES) broken(c, v, "too many axes");
     for (int i = 0; i < n->naxes; i++) {
@@ -131,7 +140,8 @@ static void verify_axes(const Check *c, Val v) {
     }
 }
 
-static void verify_map(const Check *c, Val v) {
+static void verify_map(const Check *c, Val v)
+{
     const Node *n = node_of(c->g, v);
     if (n->nin != fn_info[n->fn].arity) broken(c, v, "operands");
     for (int i = 0; i < n->nin; i++) {
@@ -142,7 +152,8 @@ static void verify_map(const Check *c, Val v) {
     }
 }
 
-static void verify_kind(const Check *c, Val v) {
+static void verify_kind(const Check *c, Val v)
+{
     Graph *g = c->g;
     const Node *n = node_of(g, v);
     switch (n->kind) {
@@ -168,7 +179,8 @@ static void verify_kind(const Check *c, Val v) {
     }
 }
 
-void graph_verify(Graph *g, const char *after) {
+void graph_verify(Graph *g, const char *after)
+{
     Check c = {g, after};
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         const Node *n = node_of(g, v);

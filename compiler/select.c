@@ -17,7 +17,8 @@ enum { FEW_ROWS = 64 };
 
 // ------------------------------------------------------------------------------------------------ copies, casts
 // Where a copy of v, wanted in segment `seg`, is best made.
-static SegmentId home_segment(const Graph *g, Val v, SegmentId seg) {
+static SegmentId home_segment(const Graph *g, Val v, SegmentId seg)
+{
     if (seg != SEG_F && seg != SEG_B) return seg;
     while (g->nodes[v].kind == K_VIEW) v = g->nodes[v].in[0];
     const Node *n = &g->nodes[v];
@@ -27,7 +28,8 @@ static SegmentId home_segment(const Graph *g, Val v, SegmentId seg) {
 }
 
 // v as a dense value whose axes have this order.
-static Val pack(Graph *g, Val v, const Axis *order) {
+static Val pack(Graph *g, Val v, const Axis *order)
+{
     uint8_t seg = g->cur_seg;
     g->cur_seg = (uint8_t)home_segment(g, v, (SegmentId)seg);
     v = make_broadcast(g, v, node_of(g, v)->naxes, order);
@@ -44,7 +46,8 @@ static Val pack(Graph *g, Val v, const Axis *order) {
     return v;
 }
 
-static Val cast_at_home(Graph *g, Val v, DType to) {
+static Val cast_at_home(Graph *g, Val v, DType to)
+{
     uint8_t seg = g->cur_seg;
     g->cur_seg = (uint8_t)home_segment(g, v, (SegmentId)seg);
     v = make_cast(g, v, to);
@@ -53,14 +56,16 @@ static Val cast_at_home(Graph *g, Val v, DType to) {
 }
 
 // --------------------------------------------------------------------------------------------------- reductions
-static bool among(int n, const Axis *axes, Axis a) {
+static bool among(int n, const Axis *axes, Axis a)
+{
     for (int i = 0; i < n; i++)
         if (axes[i] == a) return true;
     return false;
 }
 
 // The axes of `axes` that the next stage sums: a suffix of v's axes, of a suffix with few rows the last, or all (columns).
-static int next_part(const Graph *g, Val v, int n, const Axis *axes, bool *divided, Axis *part) {
+static int next_part(const Graph *g, Val v, int n, const Axis *axes, bool *divided, Axis *part)
+{
     const Node *in = &g->nodes[v];
     int suffix = 0;
     int64_t rows = 1;
@@ -72,7 +77,8 @@ static int next_part(const Graph *g, Val v, int n, const Axis *axes, bool *divid
     return suffix ? suffix : n;
 }
 
-static Val reduce_in_parts(Graph *g, Reduction r, Val v, int n, const Axis *axes) {
+static Val reduce_in_parts(Graph *g, Reduction r, Val v, int n, const Axis *axes)
+{
     Axis left[MAX_AXES], part[MAX_AXES];
     bool divided = false;
     memcpy(left, axes, sizeof *axes * (size_t)n);
@@ -88,7 +94,8 @@ static Val reduce_in_parts(Graph *g, Reduction r, Val v, int n, const Axis *axes
 
 // The position p of axis a for which `where(index(a) == p, x, 0)` keeps x: its sum over a is x there. 0: not of that form.
 // (The adjoint of a pick, summed over the axis, is what remains of a picked half: rotary embeddings.)
-static Val sum_of_one(Graph *g, const Node *n) {
+static Val sum_of_one(Graph *g, const Node *n)
+{
     const Node where = *node_of(g, n->in[0]);
     if (n->reduce != RED_SUM || n->u.over.n != 1 || where.kind != K_MAP || where.fn != FN_WHERE) return 0;
     const Node cond = *node_of(g, where.in[0]);
@@ -112,13 +119,15 @@ static Val sum_of_one(Graph *g, const Node *n) {
 }
 
 // ------------------------------------------------------------------------------------------------- contractions
-static Val product_summed(Graph *g, const Node *n, const Val in[2]) {
+static Val product_summed(Graph *g, const Node *n, const Val in[2])
+{
     Val a = make_cast(g, in[0], (DType)n->dtype), b = make_cast(g, in[1], (DType)n->dtype);
     Val v = reduce_in_parts(g, RED_SUM, make_map2(g, FN_MUL, a, b), n->u.over.n, n->u.over.axes);
     return make_broadcast(g, v, n->naxes, n->axes);
 }
 
-static Val select_contract(Graph *g, const Node *n) {
+static Val select_contract(Graph *g, const Node *n)
+{
     Node out = *n;
     if (options.target == TARGET_CPU && node_of(g, n->in[0])->dtype == BF16)
         for (int i = 0; i < 2; i++) out.in[i] = cast_at_home(g, n->in[i], F32);
@@ -130,7 +139,8 @@ static Val select_contract(Graph *g, const Node *n) {
 }
 
 // ----------------------------------------------------------------------------------------------------- attention
-static Val attention_operand(Graph *g, Val v, Axis head_dim) {
+static Val attention_operand(Graph *g, Val v, Axis head_dim)
+{
     const Node *n = node_of(g, v);
     Window w = window_of(g, v);
     int at = axis_find(n, head_dim);
@@ -143,7 +153,8 @@ static Val attention_operand(Graph *g, Val v, Axis head_dim) {
     return pack(g, v, order);
 }
 
-static Val select_attention(Graph *g, const Node *n) {
+static Val select_attention(Graph *g, const Node *n)
+{
     Node out = *n;
     for (int i = 0; i < n->nin; i++) out.in[i] = attention_operand(g, n->in[i], n->u.attention->head_dim);
     return graph_add(g, &out);
@@ -152,7 +163,8 @@ static Val select_attention(Graph *g, const Node *n) {
 // ------------------------------------------------------------------------------------------------------- updates
 // A new value that is an old value, moved or of another leaf: all updates happen at once, so it is copied first. Who reads
 // the update reads the value instead, so nothing comes after an update.
-static Val select_update(Graph *g, const Node *n) {
+static Val select_update(Graph *g, const Node *n)
+{
     Node out = *n;
     Val v = n->in[0];
     while (node_of(g, v)->kind == K_VIEW) v = node_of(g, v)->in[0];
@@ -162,7 +174,8 @@ static Val select_update(Graph *g, const Node *n) {
 }
 
 // ---------------------------------------------------------------------------------------------------------- pass
-static Val visit(Graph *g, void *ctx, const Node *n, Val old) {
+static Val visit(Graph *g, void *ctx, const Node *n, Val old)
+{
     (void)ctx, (void)old;
     switch (n->kind) {
     case K_CONTRACT: return select_contract(g, n);
@@ -177,7 +190,8 @@ static Val visit(Graph *g, void *ctx, const Node *n, Val old) {
 }
 
 // Accumulates run in order of segments, then of nodes.
-static void find_first_added(Graph *g) {
+static void find_first_added(Graph *g)
+{
     size_t n = vec_len(g->accs);
     vec_free(g->first_added);
     if (n) vec_add(g->first_added, n);
@@ -189,7 +203,8 @@ static void find_first_added(Graph *g) {
     }
 }
 
-void select_nodes(Graph *g) {
+void select_nodes(Graph *g)
+{
     graph_rewrite(g, visit, NULL);
     find_first_added(g);
 }

@@ -11,7 +11,8 @@
 #include "pico.h"
 
 // ------------------------------------------------------------------------------------------------- one index
-static void add_term(ViewIndex *x, Axis axis, int64_t coef, bool *fits) {
+static void add_term(ViewIndex *x, Axis axis, int64_t coef, bool *fits)
+{
     for (int t = 0; t < x->nterms; t++)
         if (x->axis[t] == axis) {
             x->coef[t] += coef;
@@ -25,7 +26,8 @@ static void add_term(ViewIndex *x, Axis axis, int64_t coef, bool *fits) {
     x->coef[x->nterms++] = coef;
 }
 
-static void drop_term(ViewIndex *x, int t) {
+static void drop_term(ViewIndex *x, int t)
+{
     x->nterms--;
     for (; t < x->nterms; t++) x->axis[t] = x->axis[t + 1], x->coef[t] = x->coef[t + 1];
     x->axis[t] = 0, x->coef[t] = 0;
@@ -33,7 +35,8 @@ static void drop_term(ViewIndex *x, int t) {
 
 typedef struct { int64_t lo, hi; } Range;
 
-static Range sum_range(const Graph *g, const ViewIndex *x) {
+static Range sum_range(const Graph *g, const ViewIndex *x)
+{
     Range r = {x->offset, x->offset};
     for (int t = 0; t < x->nterms; t++) {
         int64_t most = x->coef[t] * (extent_of(g, x->axis[t]) - 1);
@@ -43,7 +46,8 @@ static Range sum_range(const Graph *g, const ViewIndex *x) {
     return r;
 }
 
-static Range position_range(const Graph *g, const ViewIndex *x) {
+static Range position_range(const Graph *g, const ViewIndex *x)
+{
     Range r = sum_range(g, x);
     if (x->div > 1) r.lo /= x->div, r.hi /= x->div;
     if (x->mod > 0 && r.hi >= x->mod) r.lo = 0, r.hi = x->mod - 1;
@@ -51,7 +55,8 @@ static Range position_range(const Graph *g, const ViewIndex *x) {
 }
 
 // Splits the sum into multiples of m and a rest; true if the rest always lies in 0..m-1.
-static bool split_multiples(const Graph *g, const ViewIndex *x, int64_t m, ViewIndex *multiples, ViewIndex *rest) {
+static bool split_multiples(const Graph *g, const ViewIndex *x, int64_t m, ViewIndex *multiples, ViewIndex *rest)
+{
     bool fits = true;
     *multiples = *rest = (ViewIndex){.src = x->src, .div = 1};
     for (int t = 0; t < x->nterms; t++) add_term(x->coef[t] % m == 0 ? multiples : rest, x->axis[t], x->coef[t], &fits);
@@ -62,7 +67,8 @@ static bool split_multiples(const Graph *g, const ViewIndex *x, int64_t m, ViewI
     return r.lo >= 0 && r.hi < m;
 }
 
-static void reduce_quotient(const Graph *g, ViewIndex *x) {
+static void reduce_quotient(const Graph *g, ViewIndex *x)
+{
     ViewIndex multiples, rest;
     if (x->div > 1 && split_multiples(g, x, x->div, &multiples, &rest)) {
         for (int t = 0; t < multiples.nterms; t++) multiples.coef[t] /= x->div;
@@ -77,14 +83,16 @@ static void reduce_quotient(const Graph *g, ViewIndex *x) {
     if (x->mod > 0 && sum_range(g, x).hi / x->div < x->mod) x->mod = 0;
 }
 
-static int place_of(const Axis *axes, int naxes, Axis a) {
+static int place_of(const Axis *axes, int naxes, Axis a)
+{
     for (int i = 0; i < naxes; i++)
         if (axes[i] == a) return i;
     return -1;
 }
 
 // Terms in the order of the result's axes; those whose axis has one position, or whose factor is 0, go.
-static void tidy_terms(const Graph *g, ViewIndex *x, int naxes, const Axis *axes) {
+static void tidy_terms(const Graph *g, ViewIndex *x, int naxes, const Axis *axes)
+{
     ViewIndex sorted = *x;
     sorted.nterms = 0;
     for (int i = 0; i < naxes; i++)
@@ -101,7 +109,8 @@ static void tidy_terms(const Graph *g, ViewIndex *x, int naxes, const Axis *axes
 }
 
 // Brings an index to its one form. *outside: no position is inside, so the value is 0.
-static void normalise(const Graph *g, ViewIndex *x, int naxes, const Axis *axes, bool *outside) {
+static void normalise(const Graph *g, ViewIndex *x, int naxes, const Axis *axes, bool *outside)
+{
     if (x->div < 1) x->div = 1;
     tidy_terms(g, x, naxes, axes);
     if ((x->div > 1 || x->mod > 0) && sum_range(g, x).lo < 0) bug("quotient of a negative position");
@@ -115,14 +124,16 @@ static void normalise(const Graph *g, ViewIndex *x, int naxes, const Axis *axes,
 }
 
 static bool is_affine(const ViewIndex *x) { return x->div == 1 && x->mod == 0; }
-static bool is_rename(const ViewIndex *x) {
+static bool is_rename(const ViewIndex *x)
+{
     return x->nterms == 1 && x->coef[0] == 1 && x->offset == 0 && is_affine(x);
 }
 static bool is_identity(const ViewIndex *x) { return is_rename(x) && x->axis[0] == x->src && !x->zero; }
 
 static ViewIndex identity_index(Axis a) { return (ViewIndex){.src = a, .nterms = 1, .axis = {a}, .coef = {1}, .div = 1}; }
 
-static const ViewIndex *index_of(const View *view, Axis src) {
+static const ViewIndex *index_of(const View *view, Axis src)
+{
     for (int i = 0; i < view->n; i++)
         if (view->ix[i].src == src) return &view->ix[i];
     return NULL;
@@ -130,7 +141,8 @@ static const ViewIndex *index_of(const View *view, Axis src) {
 
 // ----------------------------------------------------------------------------------------------------- composing
 // How often the inner view reads its result's axis `a`, and whether just as a source axis of the same size.
-static int uses_of(const Graph *g, const Node *source, const View *inner, Axis a, bool *plain) {
+static int uses_of(const Graph *g, const Node *source, const View *inner, Axis a, bool *plain)
+{
     int uses = 0;
     *plain = false;
     for (int i = 0; i < source->naxes; i++) {
@@ -147,7 +159,8 @@ static int uses_of(const Graph *g, const Node *source, const View *inner, Axis a
 
 // 4*(c/4) + 1*(c%4) is c: what a split followed by its merge reads. The axis and the common factor, if the terms of
 // `inner` are all the digits of one axis, each with its place.
-static bool join_digits(const ViewIndex *inner, const View *outer, Axis *whole, int64_t *factor) {
+static bool join_digits(const ViewIndex *inner, const View *outer, Axis *whole, int64_t *factor)
+{
     int64_t place = 1;
     *whole = 0;
     for (int found = 0; found < inner->nterms; found++) {
@@ -169,7 +182,8 @@ static bool join_digits(const ViewIndex *inner, const View *outer, Axis *whole, 
 }
 
 // The inner index with every axis replaced by what the outer view says; false if that is no index.
-static bool substitute(const Graph *g, const ViewIndex *inner, const View *outer, ViewIndex *out) {
+static bool substitute(const Graph *g, const ViewIndex *inner, const View *outer, ViewIndex *out)
+{
     if (is_rename(inner)) {
         const ViewIndex *o = index_of(outer, inner->axis[0]);
         *out = o ? *o : identity_index(inner->axis[0]);
@@ -200,7 +214,8 @@ static bool substitute(const Graph *g, const ViewIndex *inner, const View *outer
 }
 
 // outer over (inner over source) as one view over source.
-static bool compose(const Graph *g, const Node *source, const View *inner, const View *outer, View *out) {
+static bool compose(const Graph *g, const Node *source, const View *inner, const View *outer, View *out)
+{
     for (int i = 0; i < outer->n; i++)
         if (outer->ix[i].zero) {
             bool plain;
@@ -217,7 +232,8 @@ static bool compose(const Graph *g, const Node *source, const View *inner, const
 
 // ----------------------------------------------------------------------------------------------------- make_view
 // The view in its one form: indices in the order of the operand's axes, without those that say nothing.
-static View tidy(const Graph *g, const Node *a, const View *view, int naxes, const Axis *axes, bool *outside) {
+static View tidy(const Graph *g, const Node *a, const View *view, int naxes, const Axis *axes, bool *outside)
+{
     View out = {0};
     for (int i = 0; i < view->n; i++)
         if (!has_axis(a, view->ix[i].src)) bug("a view of axis '%s' that is not there", axis_name(g, view->ix[i].src));
@@ -232,7 +248,8 @@ static View tidy(const Graph *g, const Node *a, const View *view, int naxes, con
     return out;
 }
 
-static Val fold_view(Graph *g, const Node *a, const View *view, int naxes, const Axis *axes) {
+static Val fold_view(Graph *g, const Node *a, const View *view, int naxes, const Axis *axes)
+{
     if (a->kind == K_MAP && a->fn == FN_CAST && node_of(g, a->in[0])->dtype == BF16)
         return make_cast(g, make_view(g, a->in[0], view, naxes, axes), (DType)a->dtype);
     if (a->kind == K_VIEW && a->fn == 0) {  // (a pack is a value of its own)
@@ -250,7 +267,8 @@ static Val fold_view(Graph *g, const Node *a, const View *view, int naxes, const
     return 0;
 }
 
-Val make_view(Graph *g, Val a, const View *view, int naxes, const Axis *axes) {
+Val make_view(Graph *g, Val a, const View *view, int naxes, const Axis *axes)
+{
     const Node in = *node_of(g, a);
     if (naxes > MAX_AXES) bug("%d axes", naxes);
     for (int i = 0; i < naxes; i++)
@@ -278,13 +296,15 @@ Val make_view(Graph *g, Val a, const View *view, int naxes, const Axis *axes) {
 }
 
 // ----------------------------------------------------------------------------------------------- the usual views
-Val make_broadcast(Graph *g, Val a, int naxes, const Axis *axes) {
+Val make_broadcast(Graph *g, Val a, int naxes, const Axis *axes)
+{
     static const View none;
     return make_view(g, a, &none, naxes, axes);
 }
 
 // The axes of `a` with `from` replaced by those of `to` that are not there already.
-static int replaced(const Node *a, Axis from, int nto, const Axis *to, Axis *out) {
+static int replaced(const Node *a, Axis from, int nto, const Axis *to, Axis *out)
+{
     int n = 0;
     for (int i = 0; i < a->naxes; i++) {
         if (a->axes[i] != from) {
@@ -301,7 +321,8 @@ static int replaced(const Node *a, Axis from, int nto, const Axis *to, Axis *out
     return n;
 }
 
-Val make_rename(Graph *g, Val a, Axis from, Axis to) {
+Val make_rename(Graph *g, Val a, Axis from, Axis to)
+{
     const Node in = *node_of(g, a);
     View view = {.n = 1, .ix = {{.src = from, .nterms = 1, .axis = {to}, .coef = {1}, .div = 1}}};
     Axis axes[MAX_AXES];
@@ -309,7 +330,8 @@ Val make_rename(Graph *g, Val a, Axis from, Axis to) {
     return make_view(g, a, &view, naxes, axes);
 }
 
-Val make_pick(Graph *g, Val a, Axis axis, int64_t position) {
+Val make_pick(Graph *g, Val a, Axis axis, int64_t position)
+{
     const Node in = *node_of(g, a);
     View view = {.n = 1, .ix = {{.src = axis, .offset = position, .div = 1}}};
     Axis axes[MAX_AXES];
@@ -317,7 +339,8 @@ Val make_pick(Graph *g, Val a, Axis axis, int64_t position) {
     return make_view(g, a, &view, naxes, axes);
 }
 
-Val make_split(Graph *g, Val a, Axis axis, int n, const Axis *parts) {
+Val make_split(Graph *g, Val a, Axis axis, int n, const Axis *parts)
+{
     const Node in = *node_of(g, a);
     if (n > VIEW_TERMS) err(g, g->cur_loc, "an axis is split in %d parts here; at most %d go", n, VIEW_TERMS);
     View view = {.n = 1, .ix = {{.src = axis, .nterms = (uint16_t)n, .div = 1}}};
@@ -332,7 +355,8 @@ Val make_split(Graph *g, Val a, Axis axis, int n, const Axis *parts) {
     return make_view(g, a, &view, naxes, axes);
 }
 
-Val make_merge(Graph *g, Val a, int n, const Axis *parts, Axis merged) {
+Val make_merge(Graph *g, Val a, int n, const Axis *parts, Axis merged)
+{
     const Node in = *node_of(g, a);
     View view = {.n = n};
     int64_t stride = 1;

@@ -253,6 +253,38 @@ void buf_free(Buf *b)
     *b = (Buf){0};
 }
 
+// ---- the nearest name
+
+// Edits between two names: insertions, deletions, replacements, and swaps of neighbours.
+static int edit_distance(const char *a, const char *b)
+{
+    enum { MOST = 64 };
+    int n = (int)strlen(a), m = (int)strlen(b), d[MOST + 1][MOST + 1];
+    if (n > MOST || m > MOST) return MOST;
+    for (int i = 0; i <= n; i++) d[i][0] = i;
+    for (int j = 0; j <= m; j++) d[0][j] = j;
+    for (int i = 1; i <= n; i++)
+        for (int j = 1; j <= m; j++) {
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            best = min_of(best, min_of(d[i - 1][j], d[i][j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                best = min_of(best, d[i - 2][j - 2] + 1);
+            d[i][j] = best;
+        }
+    return d[n][m];
+}
+
+const char *nearest_name(const char *name, size_t n, const char *const *names)
+{
+    const char *best = NULL;
+    int least = max_of(1, (int)strlen(name) / 3) + 1;
+    for (size_t i = 0; i < n; i++) {
+        int d = edit_distance(name, names[i]);
+        if (d < least || (d == least && best && strcmp(names[i], best) < 0)) least = d, best = names[i];
+    }
+    return best;
+}
+
 // ---- interned strings: an open-addressing table of pointers; texts live in an arena that is never freed
 
 static struct {

@@ -69,6 +69,9 @@ void buf_puts(Buf *b, const char *s);
 void buf_write(Buf *b, const void *p, size_t n);
 void buf_free(Buf *b);
 
+// ---- the name among `names` that is nearest to a misspelled one; NULL if none is near. Of equals the first by alphabet.
+const char *nearest_name(const char *name, size_t n, const char *const *names);
+
 // ---- interned strings: equal text is the same pointer, for the life of the process
 const char *intern(const char *s);
 const char *intern_n(const char *s, size_t n);

@@ -9,7 +9,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-static uint64_t elements(const PlanParam *param) {
+static uint64_t elements(const PlanParam *param)
+{
     uint64_t n = 1;
     for (uint32_t d = 0; d < param->ndim; d++) n *= param->dims[d];
     return n;
@@ -18,7 +19,8 @@ static uint64_t elements(const PlanParam *param) {
 static const char *name_of(const Plan *p, const PlanParam *param) { return plan_str(p, param->name); }
 
 // dtype of a plan buffer that holds one value an element
-static DType dtype_of(const Plan *p, const PlanParam *param, uint32_t id) {
+static DType dtype_of(const Plan *p, const PlanParam *param, uint32_t id)
+{
     const PlanBuffer *b = &p->buffers[id];
     if (b->dtype != F64 && b->dtype != F32 && b->dtype != BF16)
         bug("buffer of parameter %s is of dtype %s", name_of(p, param), dtype_name(b->dtype));
@@ -28,14 +30,16 @@ static DType dtype_of(const Plan *p, const PlanParam *param, uint32_t id) {
 }
 
 // rounds to nearest, ties to even; NaN stays NaN
-static uint16_t bf16_of(float f) {
+static uint16_t bf16_of(float f)
+{
     uint32_t w;
     memcpy(&w, &f, 4);
     if (isnan(f)) return (uint16_t)(w >> 16 | 64);
     return (uint16_t)((w + 0x7fff + (w >> 16 & 1)) >> 16);
 }
 
-static void store(void *out, DType t, uint64_t i, double value) {
+static void store(void *out, DType t, uint64_t i, double value)
+{
     if (t == F64) ((double *)out)[i] = value;
     else if (t == F32) ((float *)out)[i] = (float)value;
     else ((uint16_t *)out)[i] = bf16_of((float)value);
@@ -43,12 +47,14 @@ static void store(void *out, DType t, uint64_t i, double value) {
 
 // ---- initial values
 
-static void fill_constant(void *out, DType t, uint64_t n, double value) {
+static void fill_constant(void *out, DType t, uint64_t n, double value)
+{
 #pragma omp parallel for schedule(static)
     for (uint64_t i = 0; i < n; i++) store(out, t, i, value);
 }
 
-static void fill_normal(void *out, DType t, uint64_t n, uint64_t key, double deviation) {
+static void fill_normal(void *out, DType t, uint64_t n, uint64_t key, double deviation)
+{
 #pragma omp parallel for schedule(static)
     for (uint64_t pair = 0; pair < (n + 1) / 2; pair++) {
         double z[2];
@@ -57,7 +63,8 @@ static void fill_normal(void *out, DType t, uint64_t n, uint64_t key, double dev
     }
 }
 
-void params_init(const Plan *p, uint64_t seed, BufferOf buffer, void *ctx) {
+void params_init(const Plan *p, uint64_t seed, BufferOf buffer, void *ctx)
+{
     for (uint64_t i = 0; i < p->count[PLAN_PARAMS]; i++) {
         const PlanParam *param = &p->params[i];
         DType t = dtype_of(p, param, param->buffer);
@@ -80,20 +87,23 @@ typedef struct {
 
 static const char *const prefixes[] = {"model.", "transformer."};
 
-static const char *without_prefix(const char *name) {
+static const char *without_prefix(const char *name)
+{
     for (size_t i = 0; i < countof(prefixes); i++)
         if (!strncmp(name, prefixes[i], strlen(prefixes[i]))) return name + strlen(prefixes[i]);
     return name;
 }
 
-static bool take(Load *l, uint64_t param, const char *name) {
+static bool take(Load *l, uint64_t param, const char *name)
+{
     SafeTensor *t = safetensors_find(&l->file, name);
     if (!t || l->used[t - l->file.tensors]) return false;
     l->of_param[param] = t;
     return l->used[t - l->file.tensors] = true;
 }
 
-static bool take_prefixed(Load *l, uint64_t param, const char *name) {
+static bool take_prefixed(Load *l, uint64_t param, const char *name)
+{
     const char *bare = without_prefix(name);
     bool found = take(l, param, bare);
     for (size_t i = 0; i < countof(prefixes) && !found; i++) {
@@ -105,7 +115,8 @@ static bool take_prefixed(Load *l, uint64_t param, const char *name) {
     return found;
 }
 
-static void match_param(Load *l, uint64_t i, bool (*match)(Load *, uint64_t, const char *)) {
+static void match_param(Load *l, uint64_t i, bool (*match)(Load *, uint64_t, const char *))
+{
     const PlanParam *param = &l->plan->params[i];
     if (l->of_param[i] || match(l, i, name_of(l->plan, param))) return;
     for (const char *alias = plan_str(l->plan, param->aliases); *alias;) {
@@ -116,7 +127,8 @@ static void match_param(Load *l, uint64_t i, bool (*match)(Load *, uint64_t, con
 }
 
 // Exact names first, for all: a prefix must not take away what another parameter calls by its name.
-static void match_names(Load *l) {
+static void match_names(Load *l)
+{
     uint64_t n = l->plan->count[PLAN_PARAMS];
     for (uint64_t i = 0; i < n; i++) match_param(l, i, take);
     for (uint64_t i = 0; i < n; i++) match_param(l, i, take_prefixed);
@@ -128,34 +140,40 @@ static void match_names(Load *l) {
 typedef struct { Buf text; uint64_t n; } NameList;
 enum { NAMES_SHOWN = 3 };
 
-static void list_name(NameList *l, const char *name) {
+static void list_name(NameList *l, const char *name)
+{
     if (l->n++ < NAMES_SHOWN) buf_printf(&l->text, "%s%s", l->n > 1 ? ", " : "", shown(name).s);
 }
 
-static const char *list_text(NameList *l) {
+static const char *list_text(NameList *l)
+{
     if (l->n > NAMES_SHOWN) buf_printf(&l->text, " and %" PRIu64 " more", l->n - NAMES_SHOWN);
     return l->text.s;
 }
 
-static void refuse_missing(const Load *l) {
+static void refuse_missing(const Load *l)
+{
     NameList missing = {0};
     for (uint64_t i = 0; i < l->plan->count[PLAN_PARAMS]; i++)
         if (!l->of_param[i]) list_name(&missing, name_of(l->plan, &l->plan->params[i]));
     if (missing.n) fatal("%s lacks the weights of %s", l->path, list_text(&missing));
 }
 
-static const char *shape_text(Buf *b, const uint64_t *dims, uint32_t ndim) {
+static const char *shape_text(Buf *b, const uint64_t *dims, uint32_t ndim)
+{
     buf_puts(b, "[");
     for (uint32_t d = 0; d < ndim; d++) buf_printf(b, "%s%" PRIu64, d ? ", " : "", dims[d]);
     buf_puts(b, "]");
     return b->s;
 }
 
-static bool same_shape(const SafeTensor *t, uint32_t ndim, const uint64_t *dims) {
+static bool same_shape(const SafeTensor *t, uint32_t ndim, const uint64_t *dims)
+{
     return t->ndim == ndim && (!ndim || !memcmp(t->dims, dims, ndim * sizeof *dims));
 }
 
-static void refuse_misfits(const Load *l) {
+static void refuse_misfits(const Load *l)
+{
     for (uint64_t i = 0; i < l->plan->count[PLAN_PARAMS]; i++) {
         const PlanParam *param = &l->plan->params[i];
         const SafeTensor *t = l->of_param[i];
@@ -170,13 +188,15 @@ static void refuse_misfits(const Load *l) {
     }
 }
 
-static bool ends_with(const char *s, const char *end) {
+static bool ends_with(const char *s, const char *end)
+{
     size_t n = strlen(s), m = strlen(end);
     return n >= m && !strcmp(s + n - m, end);
 }
 
 // tensors that old files carry although nothing was learned in them
-static bool is_harmless(const char *name) {
+static bool is_harmless(const char *name)
+{
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < countof(ends); i++)
         if (ends_with(name, ends[i])) return true;
@@ -184,7 +204,8 @@ static bool is_harmless(const char *name) {
 }
 
 // A head that is left over must be the copy of a tensor that was used: then the model's tied head is right.
-static void refuse_untied_head(const Load *l, const SafeTensor *head) {
+static void refuse_untied_head(const Load *l, const SafeTensor *head)
+{
     for (uint64_t i = 0; i < l->plan->count[PLAN_PARAMS]; i++) {
         const SafeTensor *t = l->of_param[i];
         if (t->dtype == head->dtype && same_shape(t, head->ndim, head->dims) &&
@@ -194,7 +215,8 @@ static void refuse_untied_head(const Load *l, const SafeTensor *head) {
     fatal("%s: the head %s differs from the embedding, but the model ties the two", l->path, head->name);
 }
 
-static void refuse_extras(const Load *l) {
+static void refuse_extras(const Load *l)
+{
     NameList extra = {0};
     for (size_t i = 0; i < vec_len(l->file.tensors); i++) {
         const SafeTensor *t = &l->file.tensors[i];
@@ -207,7 +229,8 @@ static void refuse_extras(const Load *l) {
 
 // ---- load: values
 
-static void convert(const SafeTensor *t, void *out, DType to) {
+static void convert(const SafeTensor *t, void *out, DType to)
+{
     if ((t->dtype == SAFE_F32 && to == F32) || (t->dtype == SAFE_F64 && to == F64)) {
         memcpy(out, t->data, t->end - t->begin);
         return;
@@ -216,7 +239,8 @@ static void convert(const SafeTensor *t, void *out, DType to) {
     for (uint64_t i = 0; i < t->count; i++) store(out, to, i, safetensor_value(t->dtype, t->data, i));
 }
 
-void checkpoint_load(const Plan *p, const char *path, BufferOf buffer, void *ctx) {
+void checkpoint_load(const Plan *p, const char *path, BufferOf buffer, void *ctx)
+{
     char why[512];
     Load l = {.plan = p, .path = path};
     if (!safetensors_open(&l.file, path, why, sizeof why)) fatal("weights file %s: %s", path, why);
@@ -241,11 +265,13 @@ void checkpoint_load(const Plan *p, const char *path, BufferOf buffer, void *ctx
 
 typedef struct { const Plan *plan; bool gradients; double scale; BufferOf buffer; void *ctx; } Save;
 
-static uint32_t saved_buffer(const Save *s, const PlanParam *param) {
+static uint32_t saved_buffer(const Save *s, const PlanParam *param)
+{
     return s->gradients ? param->grad : param->buffer;
 }
 
-static void save_values(const Save *s, SafeWriter *w, const PlanParam *param) {
+static void save_values(const Save *s, SafeWriter *w, const PlanParam *param)
+{
     enum { CHUNK = 1 << 16 };
     static const SafeDType source[DTYPE_COUNT] = {[F64] = SAFE_F64, [F32] = SAFE_F32, [BF16] = SAFE_BF16};
     uint32_t id = saved_buffer(s, param);
@@ -266,7 +292,8 @@ static void save_values(const Save *s, SafeWriter *w, const PlanParam *param) {
     free(chunk);
 }
 
-static void save(const Save *s, const char *path) {
+static void save(const Save *s, const char *path)
+{
     const PlanParam **saved = NULL;
     SafeEntry *entries = NULL;
     for (uint64_t i = 0; i < s->plan->count[PLAN_PARAMS]; i++) {
@@ -284,11 +311,13 @@ static void save(const Save *s, const char *path) {
     vec_free(saved);
 }
 
-void checkpoint_save(const Plan *p, const char *path, BufferOf buffer, void *ctx) {
+void checkpoint_save(const Plan *p, const char *path, BufferOf buffer, void *ctx)
+{
     save(&(Save){p, false, 1, buffer, ctx}, path);
 }
 
-void gradients_save(const Plan *p, const char *path, double scale, BufferOf buffer, void *ctx) {
+void gradients_save(const Plan *p, const char *path, double scale, BufferOf buffer, void *ctx)
+{
     save(&(Save){p, true, scale, buffer, ctx}, path);
 }
 

@@ -26,13 +26,15 @@ struct Data {
 
 static const struct { uint32_t magic, version, width; } shard_kinds[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
-static uint32_t word(const void *bytes, size_t i) {
+static uint32_t word(const void *bytes, size_t i)
+{
     uint32_t w;
     memcpy(&w, (const uint8_t *)bytes + 4 * i, 4);
     return w;
 }
 
-static bool check_text(const void *bytes, uint64_t size, DataShard *out, char *message, size_t message_size) {
+static bool check_text(const void *bytes, uint64_t size, DataShard *out, char *message, size_t message_size)
+{
     const char *foreign = foreign_format(bytes, size);
     if (foreign)
         return refuse(message, message_size, "seems to be %s, neither text nor a token file of llm.c's format",
@@ -41,7 +43,8 @@ static bool check_text(const void *bytes, uint64_t size, DataShard *out, char *m
     return true;
 }
 
-bool data_check_shard(const void *bytes, uint64_t size, DataShard *out, char *message, size_t message_size) {
+bool data_check_shard(const void *bytes, uint64_t size, DataShard *out, char *message, size_t message_size)
+{
     *out = (DataShard){0};
     if (!size) return refuse(message, message_size, "is empty");
     size_t kind = 0;
@@ -73,7 +76,8 @@ bool data_check_shard(const void *bytes, uint64_t size, DataShard *out, char *me
     return true;
 }
 
-uint32_t data_token(const DataShard *s, uint64_t i) {
+uint32_t data_token(const DataShard *s, uint64_t i)
+{
     uint16_t narrow;
     uint32_t wide;
     switch (s->width) {
@@ -83,7 +87,8 @@ uint32_t data_token(const DataShard *s, uint64_t i) {
     }
 }
 
-static void open_file(DataFile *f, uint64_t seq) {
+static void open_file(DataFile *f, uint64_t seq)
+{
     char why[512];
     if (!input_open(&f->in, f->path, why, sizeof why)) fatal("data file %s %s", f->path, why);
     if (!data_check_shard(f->in.base, f->in.size, &f->shard, why, sizeof why)) fatal("data file %s %s", f->path, why);
@@ -95,7 +100,8 @@ static void open_file(DataFile *f, uint64_t seq) {
 }
 
 // Bytes of anything can be trained on, but they are rarely what was meant.
-static void warn_of_doubtful_text(const DataFile *f, uint64_t limit) {
+static void warn_of_doubtful_text(const DataFile *f, uint64_t limit)
+{
     if (memchr(f->in.base, 0, min_of(f->in.size, (uint64_t)TEXT_PROBE)))
         warn("data file %s holds zero bytes, so it is neither text nor a token file of llm.c's format; "
              "its bytes are taken as the tokens", f->path);
@@ -107,7 +113,8 @@ static void warn_of_doubtful_text(const DataFile *f, uint64_t limit) {
 
 static const char *kind_name(const DataFile *f) { return f->shard.width == 1 ? "text" : "a token file"; }
 
-Data *data_open(const char *const *paths, int n, int64_t seq, int64_t limit, bool shuffle, uint64_t seed) {
+Data *data_open(const char *const *paths, int n, int64_t seq, int64_t limit, bool shuffle, uint64_t seed)
+{
     if (n < 1 || seq < 1 || limit < 1 || limit > INT32_MAX)
         bug("data_open: %d files, seq %" PRId64 ", limit %" PRId64, n, seq, limit);
     Data *d = xcalloc(1, sizeof *d);
@@ -129,14 +136,16 @@ Data *data_open(const char *const *paths, int n, int64_t seq, int64_t limit, boo
 
 int64_t data_samples(const Data *d) { return (int64_t)d->samples; }
 
-void data_close(Data *d) {
+void data_close(Data *d)
+{
     if (!d) return;
     for (size_t i = 0; i < vec_len(d->files); i++) input_close(&d->files[i].in);
     vec_free(d->files);
     free(d);
 }
 
-static DataFile *file_of_sample(const Data *d, uint64_t sample) {
+static DataFile *file_of_sample(const Data *d, uint64_t sample)
+{
     size_t low = 0, high = vec_len(d->files);  // files[low].first <= sample < files[high].first
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -149,7 +158,8 @@ static DataFile *file_of_sample(const Data *d, uint64_t sample) {
 typedef struct { int64_t id; int32_t as; } Ignore;
 
 static void read_window(const Data *d, const DataFile *f, uint64_t sample, Ignore ignore, int32_t *tokens,
-                        int32_t *targets) {
+                        int32_t *targets)
+{
     uint64_t start = (sample - f->first) * d->seq;
     for (uint64_t j = 0; j <= d->seq; j++) {
         uint32_t id = data_token(&f->shard, start + j);
@@ -165,7 +175,8 @@ static void read_window(const Data *d, const DataFile *f, uint64_t sample, Ignor
 }
 
 void data_batch(const Data *d, uint64_t first, int64_t count, int64_t ignore_id, int32_t ignore_as, int32_t *tokens,
-                int32_t *targets) {
+                int32_t *targets)
+{
     Ignore ignore = {ignore_id, ignore_as};
     for (uint64_t i = 0; i < (uint64_t)count; i++) {
         uint64_t epoch = (first + i) / d->samples, sample = (first + i) % d->samples;

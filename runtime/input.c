@@ -6,7 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool refuse(char *message, size_t message_size, const char *fmt, ...) {
+bool refuse(char *message, size_t message_size, const char *fmt, ...)
+{
     va_list args;
     va_start(args, fmt);
     vsnprintf(message, message_size, fmt, args);
@@ -14,7 +15,8 @@ bool refuse(char *message, size_t message_size, const char *fmt, ...) {
     return false;
 }
 
-Shown shown(const char *name) {
+Shown shown(const char *name)
+{
     Shown out;
     size_t n = strlen(name), fits = sizeof out.s - 4;
     snprintf(out.s, sizeof out.s, "%.*s%s", (int)min_of(n, fits), name, n > fits ? "..." : "");
@@ -23,7 +25,8 @@ Shown shown(const char *name) {
     return out;
 }
 
-static bool map_descriptor(Input *in, int fd, char *message, size_t message_size) {
+static bool map_descriptor(Input *in, int fd, char *message, size_t message_size)
+{
     struct stat st;
     if (fstat(fd, &st) < 0) return refuse(message, message_size, "cannot be read: %s", strerror(errno));
     if (S_ISDIR(st.st_mode)) return refuse(message, message_size, "is a folder, not a file");
@@ -36,7 +39,8 @@ static bool map_descriptor(Input *in, int fd, char *message, size_t message_size
     return true;
 }
 
-bool input_open(Input *in, const char *path, char *message, size_t message_size) {
+bool input_open(Input *in, const char *path, char *message, size_t message_size)
+{
     *in = (Input){0};
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not block the open
     if (fd < 0) return refuse(message, message_size, "cannot be opened: %s", strerror(errno));
@@ -45,19 +49,22 @@ bool input_open(Input *in, const char *path, char *message, size_t message_size)
     return good;
 }
 
-void input_close(Input *in) {
+void input_close(Input *in)
+{
     if (in->base) munmap((void *)(uintptr_t)in->base, in->size);
     *in = (Input){0};
 }
 
-void input_release(const Input *in, const void *first, uint64_t bytes) {
+void input_release(const Input *in, const void *first, uint64_t bytes)
+{
     if (!in->base || !bytes) return;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), from = (uint64_t)((const uint8_t *)first - in->base);
     uint64_t start = from / page * page;
     madvise((void *)(uintptr_t)(in->base + start), from + bytes - start, MADV_DONTNEED);  // only advice: may fail
 }
 
-const char *foreign_format(const void *bytes, uint64_t size) {
+const char *foreign_format(const void *bytes, uint64_t size)
+{
     static const struct { const char *magic; unsigned length; const char *name; } known[] = {
         {"\x93NUMPY", 6, "a NumPy array"},
         {"PK\3\4", 4, "a zip archive (as PyTorch and NumPy write)"},

@@ -3,7 +3,8 @@
 #include <locale.h>
 #include <math.h>
 
-void json_string(Buf *b, const char *s) {
+void json_string(Buf *b, const char *s)
+{
     buf_puts(b, "\"");
     for (; *s; s++) {
         unsigned char c = (unsigned char)*s;
@@ -14,7 +15,8 @@ void json_string(Buf *b, const char *s) {
     buf_puts(b, "\"");
 }
 
-void json_number(Buf *b, int digits, double value) {
+void json_number(Buf *b, int digits, double value)
+{
     if (!isfinite(value)) {
         buf_puts(b, "null");
         return;

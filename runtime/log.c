@@ -5,7 +5,8 @@
 static const char *log_path = "";
 static Buf line;  // kept from step to step: no allocation while training
 
-FILE *log_open(const char *path) {
+FILE *log_open(const char *path)
+{
     FILE *log = fopen(path, "we");
     if (!log) fatal("cannot write the log %s:", path);
     log_path = intern(path);
@@ -13,7 +14,8 @@ FILE *log_open(const char *path) {
     return log;
 }
 
-static void field(const char *name, int digits, double value) {
+static void field(const char *name, int digits, double value)
+{
     buf_puts(&line, line.n == 1 ? "" : ", ");
     json_string(&line, name);
     buf_puts(&line, ": ");
@@ -21,7 +23,8 @@ static void field(const char *name, int digits, double value) {
 }
 
 void log_step(FILE *log, int digits, const StepRecord *r, int nextra, const char *const *names,
-              const double *values) {
+              const double *values)
+{
     line.n = 0;
     buf_puts(&line, "{");
     field("step", 17, (double)r->step);
@@ -36,7 +39,8 @@ void log_step(FILE *log, int digits, const StepRecord *r, int nextra, const char
     if (fwrite(line.s, 1, line.n, log) != line.n || fflush(log)) fatal("cannot write the log %s:", log_path);
 }
 
-void log_close(FILE *log) {
+void log_close(FILE *log)
+{
     if (fclose(log)) fatal("cannot write the log %s:", log_path);
     buf_free(&line);
 }

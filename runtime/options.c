@@ -180,34 +180,13 @@ static void store(Options *o, Source s, const char *text)
 
 // ---- the command line
 
-// Levenshtein's distance, for the hint after a misspelled option; names are short.
-static int distance(const char *a, const char *b)
-{
-    enum { MOST = 32 };
-    int row[MOST + 1], nb = (int)strlen(b);
-    if (strlen(a) > MOST || nb > MOST) return MOST;
-    for (int j = 0; j <= nb; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            int change = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            row[j] = min_of(change, min_of(row[j], row[j - 1]) + 1);
-        }
-    }
-    return row[nb];
-}
-
 _Noreturn static void unknown_option(const char *word)
 {
-    static const char *const others[] = {"help", "version", "no-shuffle"};
-    const char *best = others[0];
-    for (size_t i = 0; i < countof(table) + countof(others); i++) {
-        const char *name = i < countof(table) ? table[i].name : others[i - countof(table)];
-        if (distance(word, name) < distance(word, best)) best = name;
-    }
-    usage_error("unknown option '--%s'; the nearest is '--%s'", word, best);
+    const char *names[countof(table) + 3] = {"help", "version", "no-shuffle"};
+    for (size_t i = 0; i < countof(table); i++) names[3 + i] = table[i].name;
+    const char *nearest = nearest_name(word, countof(names), names);
+    if (nearest) usage_error("unknown option '--%s'; did you mean '--%s'?", word, nearest);
+    usage_error("unknown option '--%s'", word);
 }
 
 static const Option *find_option(const char *name, size_t n)

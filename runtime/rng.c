@@ -5,7 +5,8 @@
 
 enum { PHILOX_ROUNDS = 10, FEISTEL_ROUNDS = 8 };
 
-void philox4x32_10(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]) {
+void philox4x32_10(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2])
+{
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < PHILOX_ROUNDS; round++) {
@@ -23,13 +24,15 @@ void philox4x32_10(uint32_t out[4], const uint32_t counter[4], const uint32_t ke
 uint64_t rng_key(uint64_t seed, const char *name) { return XXH3_64bits_withSeed(name, strlen(name), seed); }
 
 // the block of a key at two 64-bit coordinates
-static void block(uint32_t out[4], uint64_t key, uint64_t x, uint64_t y) {
+static void block(uint32_t out[4], uint64_t key, uint64_t x, uint64_t y)
+{
     uint32_t counter[4] = {(uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32)};
     uint32_t k[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
     philox4x32_10(out, counter, k);
 }
 
-void rng_normal_pair(uint64_t key, uint64_t pair, double out[2]) {
+void rng_normal_pair(uint64_t key, uint64_t pair, double out[2])
+{
     uint32_t r[4];
     block(r, key, pair, 0);
     uint64_t a = (uint64_t)r[1] << 32 | r[0], b = (uint64_t)r[3] << 32 | r[2];
@@ -40,7 +43,8 @@ void rng_normal_pair(uint64_t key, uint64_t pair, double out[2]) {
     out[1] = radius * sin(angle);
 }
 
-double rng_normal(uint64_t key, uint64_t index) {
+double rng_normal(uint64_t key, uint64_t index)
+{
     double both[2];
     rng_normal_pair(key, index / 2, both);
     return both[index % 2];
@@ -48,7 +52,8 @@ double rng_normal(uint64_t key, uint64_t index) {
 
 // A Feistel network permutes the numbers below 4^half; its image is taken again until it falls below n, which
 // stays a permutation (cycle walking) and takes under four tries on average because 4^half < 4n.
-uint64_t rng_permute(uint64_t key, uint64_t round, uint64_t n, uint64_t i) {
+uint64_t rng_permute(uint64_t key, uint64_t round, uint64_t n, uint64_t i)
+{
     if (i >= n) bug("permutation of %llu has no element %llu", (unsigned long long)n, (unsigned long long)i);
     int half = 1;
     while (half < 32 && (n - 1) >> (2 * half)) half++;

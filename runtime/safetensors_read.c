@@ -20,7 +20,8 @@ static const struct { const char *name; uint32_t bytes; } dtypes[] = {
 const char *safetensor_dtype_name(SafeDType t) { return t < SAFE_UNKNOWN ? dtypes[t].name : "unknown"; }
 bool safetensor_is_numeric(const SafeTensor *t) { return t->dtype <= SAFE_BF16; }
 
-static double half_value(uint16_t h) {
+static double half_value(uint16_t h)
+{
     int exponent = h >> 10 & 31, fraction = h & 1023;
     double magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
                        : exponent     ? ldexp(1024 + fraction, exponent - 25)
@@ -28,7 +29,8 @@ static double half_value(uint16_t h) {
     return h >> 15 ? -magnitude : magnitude;
 }
 
-double safetensor_value(SafeDType t, const void *first, uint64_t i) {
+double safetensor_value(SafeDType t, const void *first, uint64_t i)
+{
     const uint8_t *p = first;
     uint16_t h;
     uint32_t w;
@@ -49,13 +51,15 @@ double safetensor_value(SafeDType t, const void *first, uint64_t i) {
 
 // ---- header: one tensor
 
-static bool whole_number(const cJSON *j, uint64_t *out) {
+static bool whole_number(const cJSON *j, uint64_t *out)
+{
     if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0 && j->valuedouble < 0x1p53)) return false;
     *out = (uint64_t)j->valuedouble;
     return (double)*out == j->valuedouble;
 }
 
-static bool read_shape(SafeTensor *t, const cJSON *shape, Why why) {
+static bool read_shape(SafeTensor *t, const cJSON *shape, Why why)
+{
     if (!cJSON_IsArray(shape)) return refused("tensor %s has no shape", shown(t->name).s);
     t->count = 1;
     bool overflow = false, none = false;
@@ -76,7 +80,8 @@ static bool read_shape(SafeTensor *t, const cJSON *shape, Why why) {
     return true;
 }
 
-static bool read_offsets(SafeTensor *t, const cJSON *offsets, uint64_t data_bytes, Why why) {
+static bool read_offsets(SafeTensor *t, const cJSON *offsets, uint64_t data_bytes, Why why)
+{
     if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !whole_number(offsets->child, &t->begin) ||
         !whole_number(offsets->child->next, &t->end))
         return refused("tensor %s has no data_offsets of two whole numbers", shown(t->name).s);
@@ -86,7 +91,8 @@ static bool read_offsets(SafeTensor *t, const cJSON *offsets, uint64_t data_byte
     return true;
 }
 
-static bool read_dtype(SafeTensor *t, const cJSON *dtype, Why why) {
+static bool read_dtype(SafeTensor *t, const cJSON *dtype, Why why)
+{
     if (!cJSON_IsString(dtype)) return refused("tensor %s has no dtype", shown(t->name).s);
     t->dtype_name = dtype->valuestring;
     t->dtype = 0;
@@ -95,7 +101,8 @@ static bool read_dtype(SafeTensor *t, const cJSON *dtype, Why why) {
 }
 
 // the size that dtype and shape make is the size that the offsets make
-static bool check_size(const SafeTensor *t, Why why) {
+static bool check_size(const SafeTensor *t, Why why)
+{
     uint64_t wanted;
     if (t->dtype == SAFE_UNKNOWN) return true;
     if (__builtin_mul_overflow(t->count, dtypes[t->dtype].bytes, &wanted) || wanted != t->end - t->begin)
@@ -104,7 +111,8 @@ static bool check_size(const SafeTensor *t, Why why) {
     return true;
 }
 
-static bool read_tensor(SafeTensors *s, const cJSON *entry, Why why) {
+static bool read_tensor(SafeTensors *s, const cJSON *entry, Why why)
+{
     static const char *const keys[] = {"dtype", "shape", "data_offsets"};
     const cJSON *values[countof(keys)] = {0}, *item;
     SafeTensor t = {.name = entry->string};
@@ -126,18 +134,21 @@ static bool read_tensor(SafeTensors *s, const cJSON *entry, Why why) {
 
 // ---- header: all tensors
 
-static int by_offset(const void *a, const void *b) {
+static int by_offset(const void *a, const void *b)
+{
     const SafeTensor *x = *(const SafeTensor *const *)a, *y = *(const SafeTensor *const *)b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     if (x->end != y->end) return x->end < y->end ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
-static int by_name(const void *a, const void *b) {
+static int by_name(const void *a, const void *b)
+{
     return strcmp(((const SafeTensor *)a)->name, ((const SafeTensor *)b)->name);
 }
 
-static bool check_names(SafeTensors *s, Why why) {
+static bool check_names(SafeTensors *s, Why why)
+{
     size_t n = vec_len(s->tensors);
     if (n) qsort(s->tensors, n, sizeof *s->tensors, by_name);
     for (size_t i = 1; i < n; i++)
@@ -147,7 +158,8 @@ static bool check_names(SafeTensors *s, Why why) {
 }
 
 // walks the tensors in the order of their data: each begins where the one before ends
-static bool check_cover(const SafeTensors *s, SafeTensor **order, size_t n, Why why) {
+static bool check_cover(const SafeTensors *s, SafeTensor **order, size_t n, Why why)
+{
     uint64_t covered = 0;
     if (n) qsort(order, n, sizeof *order, by_offset);
     for (size_t i = 0; i < n; i++) {
@@ -164,7 +176,8 @@ static bool check_cover(const SafeTensors *s, SafeTensor **order, size_t n, Why 
     return true;
 }
 
-static bool read_tensors(SafeTensors *s, Why why) {
+static bool read_tensors(SafeTensors *s, Why why)
+{
     const cJSON *entry;
     if (!cJSON_IsObject((cJSON *)s->json)) return refused("the header is not a JSON object");
     cJSON_ArrayForEach(entry, (cJSON *)s->json)
@@ -177,7 +190,8 @@ static bool read_tensors(SafeTensors *s, Why why) {
     return good;
 }
 
-static bool parse_header(SafeTensors *s, const char *header, size_t n, Why why) {
+static bool parse_header(SafeTensors *s, const char *header, size_t n, Why why)
+{
     if (header[0] != '{') return refused("the header does not begin with '{'");
     if (strlen(header) != n || strstr(header, "\\u0000")) return refused("the header contains a NUL character");
     const char *end = NULL;
@@ -188,7 +202,8 @@ static bool parse_header(SafeTensors *s, const char *header, size_t n, Why why) 
     return read_tensors(s, why);
 }
 
-static bool refuse_foreign(const void *bytes, uint64_t size, uint64_t header, Why why) {
+static bool refuse_foreign(const void *bytes, uint64_t size, uint64_t header, Why why)
+{
     const char *foreign = foreign_format(bytes, size);
     bool own = size > 8 && ((const char *)bytes)[8] == '{';
     if (foreign && !own) return refused("this is not a safetensors file; it seems to be %s", foreign);
@@ -199,7 +214,8 @@ static bool refuse_foreign(const void *bytes, uint64_t size, uint64_t header, Wh
                   header, size - 8);
 }
 
-bool safetensors_check(SafeTensors *s, const void *bytes, uint64_t size, char *message, size_t message_size) {
+bool safetensors_check(SafeTensors *s, const void *bytes, uint64_t size, char *message, size_t message_size)
+{
     Why why = {message, message_size};
     uint64_t header;
     *s = (SafeTensors){0};
@@ -220,7 +236,8 @@ bool safetensors_check(SafeTensors *s, const void *bytes, uint64_t size, char *m
     return good;
 }
 
-bool safetensors_open(SafeTensors *s, const char *path, char *message, size_t message_size) {
+bool safetensors_open(SafeTensors *s, const char *path, char *message, size_t message_size)
+{
     Input in;
     if (!input_open(&in, path, message, message_size)) return false;
     if (!safetensors_check(s, in.base, in.size, message, message_size)) {
@@ -231,14 +248,16 @@ bool safetensors_open(SafeTensors *s, const char *path, char *message, size_t me
     return true;
 }
 
-void safetensors_close(SafeTensors *s) {
+void safetensors_close(SafeTensors *s)
+{
     vec_free(s->tensors);
     cJSON_Delete(s->json);
     input_close(&s->in);
     *s = (SafeTensors){0};
 }
 
-SafeTensor *safetensors_find(const SafeTensors *s, const char *name) {
+SafeTensor *safetensors_find(const SafeTensors *s, const char *name)
+{
     SafeTensor key = {.name = name};
     size_t n = vec_len(s->tensors);
     return n ? bsearch(&key, s->tensors, n, sizeof key, by_name) : NULL;

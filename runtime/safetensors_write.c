@@ -20,7 +20,8 @@ struct SafeWriter {
 _Noreturn static void fail(const SafeWriter *w) { fatal("cannot write %s:", w->path); }
 
 // the file to replace, or `path` itself where there is none
-static char *resolve(const char *path) {
+static char *resolve(const char *path)
+{
     struct stat st;
     if (!stat(path, &st) && !S_ISREG(st.st_mode))
         fatal("cannot write %s: it is %s", path, S_ISDIR(st.st_mode) ? "a folder" : "not a regular file");
@@ -28,7 +29,8 @@ static char *resolve(const char *path) {
     return target ? target : xstrdup(path);
 }
 
-static SafeWriter *begin(const char *path) {
+static SafeWriter *begin(const char *path)
+{
     SafeWriter *w = xcalloc(1, sizeof *w);
     Buf name = {0};
     w->path = xstrdup(path);
@@ -42,7 +44,8 @@ static SafeWriter *begin(const char *path) {
     return w;
 }
 
-static void put(SafeWriter *w, const void *data, uint64_t bytes) {
+static void put(SafeWriter *w, const void *data, uint64_t bytes)
+{
     for (const char *p = data; bytes;) {
         ssize_t n = write(w->fd, p, min_of(bytes, (uint64_t)1 << 30));  // Linux writes less than 2 GiB at a time
         if (n < 0 && errno != EINTR) fail(w);
@@ -50,7 +53,8 @@ static void put(SafeWriter *w, const void *data, uint64_t bytes) {
     }
 }
 
-static uint32_t bytes_of(SafeDType t) {
+static uint32_t bytes_of(SafeDType t)
+{
     static const uint32_t bytes[] = {
 #define X(e, name, size) size,
         SAFE_DTYPES(X)
@@ -60,7 +64,8 @@ static uint32_t bytes_of(SafeDType t) {
 }
 
 // {"__metadata__": ..., name: {dtype, shape, data_offsets}, ...}, then spaces to a multiple of 8; returns data bytes
-static uint64_t header(Buf *b, const SafeEntry *entries, size_t n) {
+static uint64_t header(Buf *b, const SafeEntry *entries, size_t n)
+{
     uint64_t offset = 0;
     buf_puts(b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = 0; i < n; i++) {
@@ -82,7 +87,8 @@ static uint64_t header(Buf *b, const SafeEntry *entries, size_t n) {
     return offset;
 }
 
-SafeWriter *safetensors_create(const char *path, const SafeEntry *entries, size_t n) {
+SafeWriter *safetensors_create(const char *path, const SafeEntry *entries, size_t n)
+{
     SafeWriter *w = begin(path);
     Buf b = {0};
     w->left = header(&b, entries, n);
@@ -93,13 +99,15 @@ SafeWriter *safetensors_create(const char *path, const SafeEntry *entries, size_
     return w;
 }
 
-void safetensors_append(SafeWriter *w, const void *data, uint64_t bytes) {
+void safetensors_append(SafeWriter *w, const void *data, uint64_t bytes)
+{
     if (bytes > w->left) bug("%s gets more data than was announced", w->path);
     put(w, data, bytes);
     w->left -= bytes;
 }
 
-static void release(SafeWriter *w) {
+static void release(SafeWriter *w)
+{
     cleanup_on_exit(NULL);
     free(w->path);
     free(w->target);
@@ -108,7 +116,8 @@ static void release(SafeWriter *w) {
 }
 
 // The name is safe only when its folder is on the disk too; where folders cannot be synced, so be it.
-static void sync_folder(const char *file) {
+static void sync_folder(const char *file)
+{
     char *folder = xstrdup(file), *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
     int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -116,14 +125,16 @@ static void sync_folder(const char *file) {
     free(folder);
 }
 
-void safetensors_commit(SafeWriter *w) {
+void safetensors_commit(SafeWriter *w)
+{
     if (w->left) bug("%s lacks %" PRIu64 " bytes of the data that was announced", w->path, w->left);
     if (fsync(w->fd) || close(w->fd) || rename(w->temporary, w->target)) fail(w);
     sync_folder(w->target);
     release(w);
 }
 
-void safetensors_probe(const char *path) {
+void safetensors_probe(const char *path)
+{
     SafeWriter *w = begin(path);
     close(w->fd);
     unlink(w->temporary);

@@ -5,4 +5,4 @@ cd "$(dirname "$0")/.."
 scripts/packages.sh test
 cmake --preset release -G Ninja >/dev/null
 cmake --build build
-ctest --test-dir build --output-on-failure
+ctest --test-dir build --output-on-failure -j2

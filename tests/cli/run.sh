@@ -146,7 +146,7 @@ for option in steps lr warmup min-lr beta1 beta2 eps clip weight-decay weight-de
 done
 refuse 2 'no PLAN' "$picorun"
 refuse 2 'a second plan' "$picorun" plan plan
-refuse 2 "nearest is '--check-nan'" "$picorun" plan --chek-nan
+refuse 2 "did you mean '--check-nan'" "$picorun" plan --chek-nan
 refuse 2 'two dashes' "$picorun" plan -x
 refuse 2 'takes no value' "$picorun" plan --poison=1
 refuse 2 'takes no value' "$picorun" plan --no-shuffle=1

@@ -3,13 +3,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-static double sum_values(const SafeTensor *t) {
+static double sum_values(const SafeTensor *t)
+{
     double sum = 0;
     for (uint64_t i = 0; i < t->count; i++) sum += safetensor_value(t->dtype, t->data, i);
     return sum;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
     char why[512] = "";
     SafeTensors s;
     if (!safetensors_check(&s, bytes, size, why, sizeof why)) {

@@ -3,7 +3,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
     char why[512] = "";
     DataShard shard;
     if (!data_check_shard(bytes, size, &shard, why, sizeof why)) {

@@ -13,7 +13,8 @@ typedef struct {
     void *ctx;
 } Eval;
 
-static int64_t element(const Eval *e, const Node *n) {
+static int64_t element(const Eval *e, const Node *n)
+{
     int64_t at = 0;
     for (int i = 0; i < n->naxes; i++) at = at * extent_of(e->g, n->axes[i]) + e->pos[n->axes[i]];
     return at;
@@ -23,10 +24,12 @@ static double *slot(const Eval *e, Val v) { return &e->value[v][element(e, node_
 static double get(const Eval *e, Val v) { return *slot(e, v); }
 
 // Positions over axes, last fastest: `start(); do ... while (step());`
-static void start(Eval *e, int n, const Axis *axes) {
+static void start(Eval *e, int n, const Axis *axes)
+{
     for (int i = 0; i < n; i++) e->pos[axes[i]] = 0;
 }
-static bool step(Eval *e, int n, const Axis *axes) {
+static bool step(Eval *e, int n, const Axis *axes)
+{
     for (int i = n; i-- > 0;) {
         if (++e->pos[axes[i]] < extent_of(e->g, axes[i])) return true;
         e->pos[axes[i]] = 0;
@@ -34,7 +37,8 @@ static bool step(Eval *e, int n, const Axis *axes) {
     return false;
 }
 
-static double rounded(DType t, double x) {
+static double rounded(DType t, double x)
+{
     if (t == F32) return (float)x;
     if (t != BF16) return x;
     float f = (float)x;
@@ -49,7 +53,8 @@ static double rounded(DType t, double x) {
 }
 
 // --------------------------------------------------------------------------------------------------------- maps
-static double map(const Node *n, double a, double b, double c) {
+static double map(const Node *n, double a, double b, double c)
+{
     bool nan = isnan(a) || isnan(b);
     switch ((Fn)n->fn) {
     case FN_NEG: return -a;
@@ -87,7 +92,8 @@ static double map(const Node *n, double a, double b, double c) {
     bug("function %d", n->fn);
 }
 
-static void eval_map(Eval *e, const Node *n, double *out) {
+static void eval_map(Eval *e, const Node *n, double *out)
+{
     start(e, n->naxes, n->axes);
     do {
         double x[3] = {0};
@@ -97,7 +103,8 @@ static void eval_map(Eval *e, const Node *n, double *out) {
 }
 
 // ---------------------------------------------------------------------------------------------- reduce, contract
-static void eval_reduce(Eval *e, const Node *n, double *out) {
+static void eval_reduce(Eval *e, const Node *n, double *out)
+{
     static const double first[] = {0, -INFINITY, INFINITY};
     int64_t count = 1;
     for (int i = 0; i < n->naxes; i++) count *= extent_of(e->g, n->axes[i]);
@@ -112,7 +119,8 @@ static void eval_reduce(Eval *e, const Node *n, double *out) {
     } while (step(e, in.naxes, in.axes));
 }
 
-static void eval_contract(Eval *e, const Node *n, double *out) {
+static void eval_contract(Eval *e, const Node *n, double *out)
+{
     Axis all[2 * MAX_AXES];
     int nall = 0;
     for (int i = 0; i < n->naxes; i++) all[nall++] = n->axes[i];
@@ -123,7 +131,8 @@ static void eval_contract(Eval *e, const Node *n, double *out) {
 }
 
 // --------------------------------------------------------------------------------------------------- positions
-static void eval_gather(Eval *e, const Node *n, double *out) {
+static void eval_gather(Eval *e, const Node *n, double *out)
+{
     start(e, n->naxes, n->axes);
     do {
         int64_t at = (int64_t)get(e, n->in[1]), keep = e->pos[n->u.axis];
@@ -133,7 +142,8 @@ static void eval_gather(Eval *e, const Node *n, double *out) {
     } while (step(e, n->naxes, n->axes));
 }
 
-static void eval_scatter_add(Eval *e, const Node *n, double *out) {
+static void eval_scatter_add(Eval *e, const Node *n, double *out)
+{
     const Node dy = *node_of(e->g, n->in[0]);
     start(e, dy.naxes, dy.axes);
     do {
@@ -146,14 +156,16 @@ static void eval_scatter_add(Eval *e, const Node *n, double *out) {
 }
 
 // Position on the source axis of one index.
-static int64_t position(const Eval *e, const ViewIndex *x) {
+static int64_t position(const Eval *e, const ViewIndex *x)
+{
     int64_t p = x->offset;
     for (int t = 0; t < x->nterms; t++) p += x->coef[t] * e->pos[x->axis[t]];
     if (x->div > 1) p /= x->div;
     return x->mod > 0 ? p % x->mod : p;
 }
 
-static void eval_view(Eval *e, const Node *n, double *out) {
+static void eval_view(Eval *e, const Node *n, double *out)
+{
     const View *view = n->u.view;
     start(e, n->naxes, n->axes);
     do {
@@ -173,7 +185,8 @@ static void eval_view(Eval *e, const Node *n, double *out) {
 
 // ----------------------------------------------------------------------------------------------------- attention
 // q[i] . k[j] at the current positions of all axes but seq and head_dim; `b` is read at key j.
-static double inner(Eval *e, const Attention *a, Val x, int64_t i, Val y, int64_t j) {
+static double inner(Eval *e, const Attention *a, Val x, int64_t i, Val y, int64_t j)
+{
     double sum = 0;
     for (int64_t d = 0; d < extent_of(e->g, a->head_dim); d++) {
         e->pos[a->head_dim] = d;
@@ -187,7 +200,8 @@ static double inner(Eval *e, const Attention *a, Val x, int64_t i, Val y, int64_
 }
 
 // Of query i = pos[seq]: weights of all keys (caller frees), and the log of their sum.
-static double *probabilities(Eval *e, const Node *n, double *lse) {
+static double *probabilities(Eval *e, const Node *n, double *lse)
+{
     const Attention *a = n->u.attention;
     int64_t i = e->pos[a->seq], count = extent_of(e->g, a->seq);
     double *p = xcalloc((size_t)count, sizeof *p), top = -INFINITY, sum = 0;
@@ -202,14 +216,16 @@ static double *probabilities(Eval *e, const Node *n, double *lse) {
 }
 
 // The axes of the result without head_dim: one row of scores each.
-static int rows_of(const Node *n, Axis *rows) {
+static int rows_of(const Node *n, Axis *rows)
+{
     int count = 0;
     for (int i = 0; i < n->naxes; i++)
         if (n->axes[i] != n->u.attention->head_dim) rows[count++] = n->axes[i];
     return count;
 }
 
-static void eval_attention(Eval *e, const Node *n, Val v, double *out) {
+static void eval_attention(Eval *e, const Node *n, Val v, double *out)
+{
     const Attention *a = n->u.attention;
     Axis rows[MAX_AXES];
     int nrows = rows_of(n, rows);
@@ -230,7 +246,8 @@ static void eval_attention(Eval *e, const Node *n, Val v, double *out) {
     } while (step(e, nrows, rows));
 }
 
-static void eval_attention_grad(Eval *e, const Node *n, Val v, double *dq) {
+static void eval_attention_grad(Eval *e, const Node *n, Val v, double *dq)
+{
     const Attention *a = n->u.attention;
     Val q = n->in[0], k = n->in[1], val = n->in[2], out = n->in[3], dout = n->in[5];
     const Node nk = *node_of(e->g, k), nv = *node_of(e->g, val);
@@ -261,7 +278,8 @@ static void eval_attention_grad(Eval *e, const Node *n, Val v, double *dq) {
 }
 
 // -------------------------------------------------------------------------------------------------------- graph
-static void eval_total(Eval *e, const Node *n, double *out, int64_t count) {
+static void eval_total(Eval *e, const Node *n, double *out, int64_t count)
+{
     for (Val v = 1; v < vec_len(e->g->nodes); v++) {
         const Node *a = node_of(e->g, v);
         if (a->kind == K_ACCUMULATE && a->u.id == n->u.id && e->value[v])
@@ -269,7 +287,8 @@ static void eval_total(Eval *e, const Node *n, double *out, int64_t count) {
     }
 }
 
-static void eval_node(Eval *e, Val v) {
+static void eval_node(Eval *e, Val v)
+{
     const Node copy = *node_of(e->g, v), *n = &copy;
     int64_t count = elements(e->g, v);
     double *out = e->value[v] = xcalloc((size_t)count, sizeof *out);
@@ -294,7 +313,8 @@ static void eval_node(Eval *e, Val v) {
         for (int64_t i = 0; i < count; i++) out[i] = rounded((DType)n->dtype, out[i]);
 }
 
-double **eval_graph(Graph *g, bool round, EvalLeaf leaf, void *ctx) {
+double **eval_graph(Graph *g, bool round, EvalLeaf leaf, void *ctx)
+{
     size_t n = vec_len(g->nodes);
     Eval e = {.g = g, .round = round, .leaf = leaf, .ctx = ctx};
     e.value = xcalloc(n, sizeof *e.value);
@@ -317,7 +337,8 @@ double **eval_graph(Graph *g, bool round, EvalLeaf leaf, void *ctx) {
     return e.value;
 }
 
-void eval_free(const Graph *g, double **values) {
+void eval_free(const Graph *g, double **values)
+{
     for (size_t v = 0; v < vec_len(g->nodes); v++) free(values[v]);
     free(values);
 }

@@ -5,7 +5,8 @@
 
 Options options;
 
-double library_noise(const char *name, int64_t i) {
+double library_noise(const char *name, int64_t i)
+{
     uint64_t x = 14695981039346656037u;
     for (; *name; name++) x = (x ^ (uint8_t)*name) * 1099511628211u;
     x += (uint64_t)(i + 1) * 0x9E3779B97F4A7C15u;
@@ -15,7 +16,8 @@ double library_noise(const char *name, int64_t i) {
 }
 
 // Positive around 1 for what begins at one; else of both signs, away from 0.
-static double *initial(const Param *p, int64_t n) {
+static double *initial(const Param *p, int64_t n)
+{
     double *x = xcalloc((size_t)n, sizeof *x);
     bool ones = p->init == INIT_CONSTANT && p->init_value == 1;
     for (int64_t i = 0; i < n; i++) {
@@ -25,7 +27,8 @@ static double *initial(const Param *p, int64_t n) {
     return x;
 }
 
-Library library_open(const char *path, DType dtype) {
+Library library_open(const char *path, DType dtype)
+{
     const char *sizes = library_mark(path, "sizes");
     long long seq = LIBRARY_SEQ, batch = LIBRARY_BATCH;
     if (sizes && sscanf(sizes, "%lld %lld", &seq, &batch) != 2) fatal("%s: sizes: %s", path, sizes);
@@ -41,7 +44,8 @@ Library library_open(const char *path, DType dtype) {
 }
 
 // States exist once the optimizer has been run.
-static double *state_of(Library *l, size_t id) {
+static double *state_of(Library *l, size_t id)
+{
     while (vec_len(l->states) <= id) {
         const State *s = &l->g->states[vec_len(l->states)];
         vec_push(l->states, xcalloc((size_t)elements(l->g, s->val), sizeof(double)));
@@ -49,7 +53,8 @@ static double *state_of(Library *l, size_t id) {
     return l->states[id];
 }
 
-void library_random_states(Library *l) {
+void library_random_states(Library *l)
+{
     for (size_t i = 0; i < vec_len(l->g->states); i++) {
         double *x = state_of(l, i);
         int64_t n = elements(l->g, l->g->states[i].val);
@@ -57,24 +62,28 @@ void library_random_states(Library *l) {
     }
 }
 
-int64_t library_vocab(const Graph *g) {
+int64_t library_vocab(const Graph *g)
+{
     int64_t least = 256;
     for (size_t i = 0; i < vec_len(g->inputs); i++) least = min_of(least, g->inputs[i].limit);
     return least;
 }
 
-uint32_t library_token(int64_t vocab, int64_t position) {
+uint32_t library_token(int64_t vocab, int64_t position)
+{
     return (uint32_t)(library_noise("tokens", position) * (double)vocab);
 }
 
-const char *library_train(const Graph *g, const char *key) {
+const char *library_train(const Graph *g, const char *key)
+{
     for (size_t i = 0; i < vec_len(g->train); i++)
         if (!strcmp(g->train[i].key, key)) return g->train[i].value;
     return NULL;
 }
 
 // Sample s holds the tokens s*seq .. s*seq + seq; the last is a target only.
-static void fill_input(const Library *l, const Input *in, double *out) {
+static void fill_input(const Library *l, const Input *in, double *out)
+{
     const char *ignored = library_train(l->g, "ignore");
     for (int64_t i = 0; i < l->g->micro_batch * l->g->seq; i++) {
         uint32_t t = library_token(library_vocab(l->g), l->first_sample * l->g->seq + i + in->shift);
@@ -82,7 +91,8 @@ static void fill_input(const Library *l, const Input *in, double *out) {
     }
 }
 
-static void fill_random(const Library *l, const Graph *g, const Node *n, double *out, int64_t count) {
+static void fill_random(const Library *l, const Graph *g, const Node *n, double *out, int64_t count)
+{
     const uint32_t key[2] = {1, 0};
     for (int64_t i = 0; i < count; i++) {
         int64_t rest = i, stride = 1, position = 0, batch = 0;
@@ -98,7 +108,8 @@ static void fill_random(const Library *l, const Graph *g, const Node *n, double 
     }
 }
 
-static double scalar_value(const Library *l, const Graph *g, uint32_t slot) {
+static double scalar_value(const Library *l, const Graph *g, uint32_t slot)
+{
     if (slot == SLOT_STEP) return (double)l->step;
     for (size_t i = 0; i < vec_len(g->scalars); i++) {
         const Scalar *s = &g->scalars[i];
@@ -108,7 +119,8 @@ static double scalar_value(const Library *l, const Graph *g, uint32_t slot) {
     bug("no scalar has slot %u", slot);
 }
 
-void library_leaf(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
+void library_leaf(void *ctx, const Graph *g, Val v, double *out, int64_t n)
+{
     Library *l = ctx;
     const Node *node = &g->nodes[v];
     switch (node->kind) {
@@ -121,7 +133,8 @@ void library_leaf(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
     }
 }
 
-const char *library_mark(const char *path, const char *key) {
+const char *library_mark(const char *path, const char *key)
+{
     char *text = read_file(path, NULL);
     if (!text) fatal("%s:", path);
     const char *found = NULL;

@@ -10,7 +10,8 @@
 #include "safetensors.h"
 #undef Input
 
-static void write_tensors(const Graph *g, const char *folder, const char *name, double **values) {
+static void write_tensors(const Graph *g, const char *folder, const char *name, double **values)
+{
     Buf path = {0};
     SafeEntry *entries = NULL;
     uint64_t(*dims)[MAX_AXES] = xcalloc(vec_len(g->params), sizeof *dims);
@@ -30,7 +31,8 @@ static void write_tensors(const Graph *g, const char *folder, const char *name, 
 }
 
 // A token file of llm.c's format with 16-bit tokens.
-static void write_data(const Graph *g, const char *folder, int64_t steps) {
+static void write_data(const Graph *g, const char *folder, int64_t steps)
+{
     int64_t n = steps * g->micro_batch * g->seq + 1;
     Buf path = {0}, bytes = {0};
     uint32_t header[256] = {20240520, 1, (uint32_t)n};
@@ -45,7 +47,8 @@ static void write_data(const Graph *g, const char *folder, int64_t steps) {
     buf_free(&bytes);
 }
 
-static double **gradients(const Graph *g, double **values) {
+static double **gradients(const Graph *g, double **values)
+{
     double **grads = NULL, valid = 1;
     for (size_t i = 0; i < vec_len(g->outputs); i++)
         if (!strcmp(g->outputs[i].name, "valid")) valid = max_of(values[g->outputs[i].val][0], 1.0);
@@ -58,14 +61,16 @@ static double **gradients(const Graph *g, double **values) {
     return grads;
 }
 
-static void log_outputs(const Graph *g, double **values, int64_t step, Buf *log) {
+static void log_outputs(const Graph *g, double **values, int64_t step, Buf *log)
+{
     buf_printf(log, "{\"step\": %lld", (long long)step);
     for (size_t i = 0; i < vec_len(g->outputs); i++)
         buf_printf(log, ", \"%s\": %.17g", g->outputs[i].name, values[g->outputs[i].val][0]);
     buf_puts(log, "}\n");
 }
 
-static void update(Library *l, double **values) {
+static void update(Library *l, double **values)
+{
     for (Val v = 1; v < vec_len(l->g->nodes); v++) {
         const Node *n = node_of(l->g, v);
         if (n->kind != K_UPDATE) continue;
@@ -75,7 +80,8 @@ static void update(Library *l, double **values) {
     }
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     program_name = "reference";
     if (argc != 4) usage_error("reference MODEL.lua f64|f32|bf16 DIR");
     const char *folder = argv[3], *steps_text = library_mark(argv[1], "steps");

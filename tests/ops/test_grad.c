@@ -24,7 +24,8 @@ static Axis A, B, C, D;  // 3 4 2 5 positions
 
 void front_optimizer(Graph *g);
 
-static Model model_new(void) {
+static Model model_new(void)
+{
     Model m = {.g = graph_new(), .moved = -1};
     m.g->dtype = F64;
     A = graph_axis(m.g, "a", 3);
@@ -34,11 +35,13 @@ static Model model_new(void) {
     return m;
 }
 
-static void model_free(Model *m) {
+static void model_free(Model *m)
+{
     graph_free(m->g);
 }
 
-static Val leaf_in(Model *m, double lo, double hi, int naxes, const Axis *axes) {
+static Val leaf_in(Model *m, double lo, double hi, int naxes, const Axis *axes)
+{
     m->lo[m->n] = lo, m->hi[m->n] = hi;
     Val v = make_leaf(m->g, K_PARAM, (uint32_t)m->n, F64, naxes, axes);
     m->leaf[m->n++] = v;
@@ -46,7 +49,8 @@ static Val leaf_in(Model *m, double lo, double hi, int naxes, const Axis *axes) 
 }
 #define LEAF(m, lo, hi, ...) leaf_in(m, lo, hi, countof(((Axis[]){__VA_ARGS__})), (Axis[]){__VA_ARGS__})
 
-static double noise(uint64_t x) {
+static double noise(uint64_t x)
+{
     x = (x + 1) * 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
@@ -54,7 +58,8 @@ static double noise(uint64_t x) {
 }
 
 // PARAM: a leaf of the model. STATE: weights of the result. INPUT: whole numbers -1..5.
-static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
+static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n)
+{
     const Model *m = ctx;
     const Node *node = &g->nodes[v];
     uint32_t id = node->u.id;
@@ -68,21 +73,24 @@ static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
     if (node->kind == K_PARAM && m->moved == (int)id) out[m->element] += m->by;
 }
 
-static double scalar_of(Model *m, Val loss) {
+static double scalar_of(Model *m, Val loss)
+{
     double **values = eval_graph(m->g, false, fill, m);
     double x = values[loss][0];
     eval_free(m->g, values);
     return x;
 }
 
-static Val weighted_sum(Model *m, Val y, Val *weights) {
+static Val weighted_sum(Model *m, Val y, Val *weights)
+{
     const Node n = *node_of(m->g, y);
     *weights = make_leaf(m->g, K_STATE, 0, F64, n.naxes, n.axes);
     return make_reduce(m->g, RED_SUM, make_map2(m->g, FN_MUL, y, *weights), n.naxes, n.axes);
 }
 
 // Compares the derived adjoints of all leaves of y with central differences.
-static void check(const char *what, Model *m, Val y) {
+static void check(const char *what, Model *m, Val y)
+{
     Graph *g = m->g;
     Val weights, adjoint[MAX_LEAVES], loss = weighted_sum(m, y, &weights);
     grad_of(g, y, weights, m->n, m->leaf, adjoint);
@@ -114,7 +122,8 @@ static void check(const char *what, Model *m, Val y) {
 }
 
 // The adjoint of leaf i at its fixed values, with an adjoint of 1.
-static void derived_at(Model *m, Val y, int i, double *out) {
+static void derived_at(Model *m, Val y, int i, double *out)
+{
     Graph *g = m->g;
     const Node n = *node_of(g, y);
     Val one = make_broadcast(g, make_const(g, F64, 1), n.naxes, n.axes), adjoint[MAX_LEAVES];
@@ -126,7 +135,8 @@ static void derived_at(Model *m, Val y, int i, double *out) {
 }
 
 // ----------------------------------------------------------------------------------------------------- functions
-static void functions(void **state) {
+static void functions(void **state)
+{
     (void)state;
     for (Fn fn = 0; fn < FN_CAST; fn++) {
         Model m = model_new();
@@ -154,7 +164,8 @@ static void functions(void **state) {
     }
 }
 
-static void casts(void **state) {
+static void casts(void **state)
+{
     (void)state;
     Model m = model_new();
     Val x = LEAF(&m, 0.5, 1.5, A);
@@ -170,7 +181,8 @@ static void casts(void **state) {
 }
 
 // --------------------------------------------------------------------------------------------------------- kinds
-static void reductions(void **state) {
+static void reductions(void **state)
+{
     (void)state;
     for (int r = RED_SUM; r <= RED_MIN; r++) {
         Model m = model_new();
@@ -184,7 +196,8 @@ static void reductions(void **state) {
     }
 }
 
-static void contractions(void **state) {
+static void contractions(void **state)
+{
     (void)state;
     Model m = model_new();
     Graph *g = m.g;
@@ -207,7 +220,8 @@ static void contractions(void **state) {
     model_free(&m);
 }
 
-static void lookups(void **state) {
+static void lookups(void **state)
+{
     (void)state;
     Model m = model_new();
     Graph *g = m.g;
@@ -221,7 +235,8 @@ static void lookups(void **state) {
     model_free(&m);
 }
 
-static void attention_case(int64_t seq, double window, bool grouped) {
+static void attention_case(int64_t seq, double window, bool grouped)
+{
     Model m = model_new();
     Graph *g = m.g;
     Axis s = graph_axis(g, "seq", seq), h = graph_axis(g, "head_dim", 3);
@@ -232,7 +247,8 @@ static void attention_case(int64_t seq, double window, bool grouped) {
     model_free(&m);
 }
 
-static void attentions(void **state) {
+static void attentions(void **state)
+{
     (void)state;
     attention_case(4, INFINITY, true);
     attention_case(4, 2, false);
@@ -240,14 +256,16 @@ static void attentions(void **state) {
 }
 
 // --------------------------------------------------------------------------------------------------------- views
-static ViewIndex affine(Axis src, int64_t offset, bool zero, Axis a, int64_t ca, Axis b, int64_t cb) {
+static ViewIndex affine(Axis src, int64_t offset, bool zero, Axis a, int64_t ca, Axis b, int64_t cb)
+{
     ViewIndex x = {.src = src, .offset = offset, .zero = zero, .div = 1};
     if (a) x.axis[x.nterms] = a, x.coef[x.nterms++] = ca;
     if (b) x.axis[x.nterms] = b, x.coef[x.nterms++] = cb;
     return x;
 }
 
-static void views(void **state) {
+static void views(void **state)
+{
     (void)state;
     Model m = model_new();
     Graph *g = m.g;
@@ -287,7 +305,8 @@ static void views(void **state) {
 static int below(uint64_t *seed, int n) { return (int)(noise((*seed)++) * n); }
 
 // One index of a random view: a sum, a quotient, or (digit) one of the axis all digits of this view belong to.
-static ViewIndex random_index(Axis src, int naxes, const Axis *axes, Axis digits, uint64_t *seed) {
+static ViewIndex random_index(Axis src, int naxes, const Axis *axes, Axis digits, uint64_t *seed)
+{
     ViewIndex x = {.src = src, .div = 1, .zero = true};
     int form = below(seed, 4);
     if (form == 0 && digits) {
@@ -309,7 +328,8 @@ static ViewIndex random_index(Axis src, int naxes, const Axis *axes, Axis digits
     return x;
 }
 
-static Val random_view(Graph *g, Val from, uint64_t *seed) {
+static Val random_view(Graph *g, Val from, uint64_t *seed)
+{
     const Node n = *node_of(g, from);
     const Axis pool[] = {A, B, C, D, graph_axis(g, "e", 12), graph_axis(g, "f", 1), graph_axis(g, "h", 4)};
     Axis axes[MAX_AXES];
@@ -327,7 +347,8 @@ static Val random_view(Graph *g, Val from, uint64_t *seed) {
 }
 
 // A view is linear: sum(y * weights) must be sum(x * adjoint of x).
-static void check_linear(Model *m, Val y) {
+static void check_linear(Model *m, Val y)
+{
     Graph *g = m->g;
     Val weights, adjoint, loss = weighted_sum(m, y, &weights);
     grad_of(g, y, weights, 1, m->leaf, &adjoint);
@@ -340,7 +361,8 @@ static void check_linear(Model *m, Val y) {
     eval_free(g, values);
 }
 
-static void assert_same(Model *m, Val a, Val b) {
+static void assert_same(Model *m, Val a, Val b)
+{
     double **values = eval_graph(m->g, false, fill, m);
     assert_int_equal(elements(m->g, a), elements(m->g, b));
     for (int64_t i = 0; i < elements(m->g, a); i++) assert_float_equal(values[a][i], values[b][i], 0);
@@ -348,7 +370,8 @@ static void assert_same(Model *m, Val a, Val b) {
 }
 
 // What lies outside of a view stays outside, though its operand goes on.
-static void shortened(void **state) {
+static void shortened(void **state)
+{
     (void)state;
     Model m = model_new();
     Graph *g = m.g;
@@ -359,7 +382,8 @@ static void shortened(void **state) {
 }
 
 // Derivatives of random views, and that a composed view is what its two views are one after the other.
-static void random_views(void **state) {
+static void random_views(void **state)
+{
     (void)state;
     uint64_t seed = 1000;
     for (int round = 0; round < 2000; round++) {
@@ -377,7 +401,8 @@ static void random_views(void **state) {
 }
 
 // --------------------------------------------------------------------------------------------------------- rules
-static void ties(void **state) {
+static void ties(void **state)
+{
     (void)state;
     static const double zero[] = {0, 1, -1}, grid[] = {1, 5, 2, 3, 5, 5, 0, 5, 4, 4, 5, NAN};
     Model m = model_new();
@@ -404,7 +429,8 @@ static void ties(void **state) {
 }
 
 // sqrt at 0 has slope infinity; what is not selected must not be multiplied with it.
-static void masks(void **state) {
+static void masks(void **state)
+{
     (void)state;
     static const double zeros[] = {0, 4, 0}, rows[] = {0, 0, 0, 0, 1, 2, 2, 4, 0, 0, 0, 0};
     Model m = model_new();
@@ -438,7 +464,8 @@ static void masks(void **state) {
     model_free(&m);
 }
 
-static void powers(void **state) {
+static void powers(void **state)
+{
     (void)state;
     static const double zeros[] = {0, 2, -3};
     for (int n = 1; n <= 9; n++) {
@@ -457,12 +484,14 @@ static void powers(void **state) {
     }
 }
 
-static void triple(Graph *g, void *ctx, const Val *dresults, Val *doperands) {
+static void triple(Graph *g, void *ctx, const Val *dresults, Val *doperands)
+{
     doperands[0] = make_map2(g, FN_MUL, dresults[0], make_const(g, F64, *(double *)ctx));
     doperands[1] = make_map2(g, FN_ADD, dresults[1], dresults[0]);
 }
 
-static void own_gradients(void **state) {
+static void own_gradients(void **state)
+{
     (void)state;
     Model m = model_new();
     Graph *g = m.g;
@@ -481,7 +510,8 @@ static void own_gradients(void **state) {
 
 // ------------------------------------------------------------------------------------------------------ the pass
 // p -= 0.1 * p.grad
-void front_optimizer(Graph *g) {
+void front_optimizer(Graph *g)
+{
     for (int i = 0; i < (int)vec_len(g->params); i++) {
         if (g->params[i].acc < 0) continue;
         Val step = make_map2(g, FN_MUL, make_cast(g, grad_scaled(g, i), F32), make_const(g, F32, 0.1));
@@ -489,13 +519,15 @@ void front_optimizer(Graph *g) {
     }
 }
 
-static Val param(Graph *g, const char *name, int naxes, const Axis *axes) {
+static Val param(Graph *g, const char *name, int naxes, const Axis *axes)
+{
     Val v = make_leaf(g, K_PARAM, (uint32_t)vec_len(g->params), F32, naxes, axes);
     vec_push(g->params, (Param){.name = name, .val = v, .acc = -1});
     return v;
 }
 
-static size_t count_kind(const Graph *g, Kind kind, int param_of_acc) {
+static size_t count_kind(const Graph *g, Kind kind, int param_of_acc)
+{
     size_t n = 0;
     for (size_t v = 1; v < vec_len(g->nodes); v++)
         n += g->nodes[v].kind == kind && (param_of_acc < 0 || g->accs[g->nodes[v].u.id].param == param_of_acc);
@@ -503,7 +535,8 @@ static size_t count_kind(const Graph *g, Kind kind, int param_of_acc) {
 }
 
 // Tied weights in bf16: an embedding that is the head too, cast once, used by two ops.
-static void pass(void **state) {
+static void pass(void **state)
+{
     (void)state;
     Graph *g = graph_new();
     g->dtype = BF16;
@@ -546,7 +579,8 @@ static void pass(void **state) {
     graph_free(g);
 }
 
-int main(void) {
+int main(void)
+{
     program_name = "test_grad";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(functions), cmocka_unit_test(casts), cmocka_unit_test(reductions),

@@ -11,14 +11,16 @@ void front_optimizer(Graph *g) { (void)g; }
 static Graph *g;
 static Axis A, B, C, D;
 
-static int setup(void **state) {
+static int setup(void **state)
+{
     (void)state;
     g = graph_new();
     A = graph_axis(g, "a", 3), B = graph_axis(g, "b", 4), C = graph_axis(g, "c", 2), D = graph_axis(g, "d", 12);
     return 0;
 }
 
-static int teardown(void **state) {
+static int teardown(void **state)
+{
     (void)state;
     graph_free(g);
     return 0;
@@ -28,19 +30,22 @@ static uint32_t leaves;
 static Val leaf(DType t, int naxes, const Axis *axes) { return make_leaf(g, K_STATE, leaves++, t, naxes, axes); }
 #define LEAF(t, ...) leaf(t, countof(((Axis[]){__VA_ARGS__})), (Axis[]){__VA_ARGS__})
 
-static void assert_axes(Val v, int n, const Axis *axes) {
+static void assert_axes(Val v, int n, const Axis *axes)
+{
     assert_int_equal(node_of(g, v)->naxes, n);
     assert_memory_equal(node_of(g, v)->axes, axes, (size_t)n * sizeof *axes);
 }
 #define AXES(v, ...) assert_axes(v, countof(((Axis[]){__VA_ARGS__})), (Axis[]){__VA_ARGS__})
 
-static void assert_const(Val v, double x) {
+static void assert_const(Val v, double x)
+{
     double c = NAN;
     assert_true(const_value(g, v, &c));
     assert_true(c == x);
 }
 
-static void axes_and_merging(void **state) {
+static void axes_and_merging(void **state)
+{
     (void)state;
     Val x = LEAF(F32, A, B), y = LEAF(F32, C, A), cond = make_map2(g, FN_LT, LEAF(F32, D), y);
     AXES(make_map2(g, FN_ADD, x, y), A, B, C);
@@ -58,7 +63,8 @@ static void axes_and_merging(void **state) {
     assert_int_equal(make_const(g, F32, 2), (g->cur_seg = 0, make_const(g, F32, 2)));
 }
 
-static void folding(void **state) {
+static void folding(void **state)
+{
     (void)state;
     Val x = LEAF(F32, A), zero = make_const(g, F32, 0), one = make_const(g, F32, 1), y = LEAF(F32, B);
     assert_const(make_const(g, F32, 0.1), (float)0.1);
@@ -83,7 +89,8 @@ static void folding(void **state) {
     assert_true(isnan(g->nodes[make_map2(g, FN_MAX, make_const(g, F32, NAN), one)].u.num));
 }
 
-static void casts(void **state) {
+static void casts(void **state)
+{
     (void)state;
     Val x = LEAF(F32, A, B), h = make_cast(g, x, BF16), wide = make_cast(g, h, F32);
     assert_int_not_equal(wide, x);  // it rounds
@@ -94,7 +101,8 @@ static void casts(void **state) {
     assert_int_equal(node_of(g, node_of(g, renamed)->in[0])->kind, K_VIEW);
 }
 
-static void sums(void **state) {
+static void sums(void **state)
+{
     (void)state;
     Val x = LEAF(F32, A, B), w = LEAF(F32, C, B), v = LEAF(F32, B);
     Val total = make_reduce(g, RED_SUM, x, 2, (Axis[]){A, B});
@@ -121,7 +129,8 @@ static void sums(void **state) {
     assert_int_equal(node_of(g, node_of(g, c)->in[0])->dtype, F32);
 }
 
-static void views(void **state) {
+static void views(void **state)
+{
     (void)state;
     Val x = LEAF(F32, A, B), z = LEAF(F32, D);
     Val merged = make_merge(g, x, 2, (Axis[]){A, B}, D);
@@ -138,14 +147,16 @@ static void views(void **state) {
     assert_int_equal(make_view(g, x, &far, 2, (Axis[]){A, B}), x);
 }
 
-static Val twice(Graph *graph, void *ctx, const Node *n, Val old) {
+static Val twice(Graph *graph, void *ctx, const Node *n, Val old)
+{
     (void)old;
     if (n->kind != K_MAP || n->fn != FN_EXP) return 0;
     ++*(int *)ctx;
     return make_map2(graph, FN_MUL, n->in[0], make_const(graph, F32, 2));
 }
 
-static void rewriting(void **state) {
+static void rewriting(void **state)
+{
     (void)state;
     vec_push(g->params, (Param){.name = "w", .val = make_leaf(g, K_PARAM, 0, F32, 1, &A), .acc = 0});
     Val w = g->params[0].val;
@@ -162,7 +173,8 @@ static void rewriting(void **state) {
     assert_int_equal(g->nodes[g->accs[0].total].kind, K_TOTAL);
 }
 
-static void dump_line(void **state) {
+static void dump_line(void **state)
+{
     (void)state;
     g->cur_op = graph_op(g, "norm", graph_loc(g, "m.lua", 7));
     g->cur_layer = 3;
@@ -179,7 +191,8 @@ static void dump_line(void **state) {
 }
 
 // What err() prints, and with which status it ends.
-static void user_errors(void **state) {
+static void user_errors(void **state)
+{
     (void)state;
     int out[2];
     assert_int_equal(pipe(out), 0);
@@ -201,7 +214,8 @@ static void user_errors(void **state) {
     assert_string_equal(text, "/nowhere/m.lua:2: the loss is a number\n    second line\n");
 }
 
-int main(void) {
+int main(void)
+{
     program_name = "test_graph";
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)

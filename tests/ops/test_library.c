@@ -26,7 +26,8 @@ typedef struct {
 static Result *result;  // of the file being tested
 
 static bool check(bool good, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static bool check(bool good, const char *fmt, ...) {
+static bool check(bool good, const char *fmt, ...)
+{
     good ? result->passed++ : result->failed++;
     if (good) return true;
     va_list args;
@@ -38,14 +39,16 @@ static bool check(bool good, const char *fmt, ...) {
     return false;
 }
 
-static double largest(const double *x, int64_t n) {
+static double largest(const double *x, int64_t n)
+{
     double most = 0;
     for (int64_t i = 0; i < n; i++) most = isnan(x[i]) ? INFINITY : fmax(most, fabs(x[i]));
     return most;
 }
 
 // Largest difference and where; NaN is infinitely far.
-static double distance(const double *a, const double *b, int64_t n, int64_t *where) {
+static double distance(const double *a, const double *b, int64_t n, int64_t *where)
+{
     double most = 0;
     *where = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -55,7 +58,8 @@ static double distance(const double *a, const double *b, int64_t n, int64_t *whe
     return most;
 }
 
-static void check_close(const char *what, const char *name, const double *have, const double *want, int64_t n, double tolerance) {
+static void check_close(const char *what, const char *name, const double *have, const double *want, int64_t n, double tolerance)
+{
     int64_t at;
     double off = distance(have, want, n, &at), size = fmax(largest(want, n), 1e-3);
     check(off <= tolerance * size, "%s of %s, element %lld: %.15g, not %.15g", what, name, (long long)at, have[at], want[at]);
@@ -63,7 +67,8 @@ static void check_close(const char *what, const char *name, const double *have, 
 
 // --------------------------------------------------------------------------------------------------- differences
 // The summed loss of the forward graph; nodes that it does not need are evaluated all the same.
-static double loss_of(Library *l) {
+static double loss_of(Library *l)
+{
     double **values = eval_graph(l->g, false, library_leaf, l), sum = 0;
     for (int64_t i = 0; i < elements(l->g, l->g->loss); i++) sum += values[l->g->loss][i];
     eval_free(l->g, values);
@@ -71,7 +76,8 @@ static double loss_of(Library *l) {
 }
 
 // Fourth order: the error is that of rounding, 1e-12, where derivatives are of the size of the loss.
-static double difference(Library *l, double *x) {
+static double difference(Library *l, double *x)
+{
     const double h = 1e-3, keep = *x;
     static const double by[] = {-2, -1, 1, 2}, weight[] = {1, -8, 8, -1};
     double sum = 0;
@@ -83,7 +89,8 @@ static double difference(Library *l, double *x) {
     return sum / (12 * h);
 }
 
-static double **differences(Library *l) {
+static double **differences(Library *l)
+{
     double **all = NULL;
     for (size_t i = 0; i < vec_len(l->g->params); i++) {
         int64_t n = elements(l->g, l->g->params[i].val);
@@ -95,13 +102,15 @@ static double **differences(Library *l) {
 }
 
 // --------------------------------------------------------------------------------------------------- the gradient
-static double *total(const Graph *g, double **values, const char *name) {
+static double *total(const Graph *g, double **values, const char *name)
+{
     for (size_t i = 0; i < vec_len(g->accs); i++)
         if (!strcmp(g->accs[i].name, name)) return values[g->accs[i].total];
     bug("no accumulator '%s'", name);
 }
 
-static void keep_gradients(const Library *l, double **values) {
+static void keep_gradients(const Library *l, double **values)
+{
     const Graph *g = l->g;
     int64_t at = 0;
     result->loss = total(g, values, "loss_sum")[0];
@@ -133,7 +142,8 @@ typedef struct {
 
 static double scalar(const Step *s, const char *name) { return strtod(library_train(s->l->g, name), NULL); }
 
-static int state_id(const Step *s, const char *name) {
+static int state_id(const Step *s, const char *name)
+{
     const Graph *g = s->l->g;
     for (size_t i = 0; i < vec_len(g->states); i++)
         if (!strcmp(g->states[i].name, name) && &g->params[g->states[i].param] == s->p) return (int)i;
@@ -143,7 +153,8 @@ static int state_id(const Step *s, const char *name) {
 static const double *state(const Step *s, const char *name) { return s->l->states[state_id(s, name)]; }
 
 // want: the new value of the parameter, or of its state `name`
-static void check_update(const Step *s, const char *name, const double *want) {
+static void check_update(const Step *s, const char *name, const double *want)
+{
     const Graph *g = s->l->g;
     Val target = name ? g->states[state_id(s, name)].val : s->p->val;
     int found = 0;
@@ -155,7 +166,8 @@ static void check_update(const Step *s, const char *name, const double *want) {
     check(found == 1, "%s of %s has %d updates", name ? name : "the value", s->p->name, found);
 }
 
-static void adamw(const Step *s) {
+static void adamw(const Step *s)
+{
     double b1 = scalar(s, "beta1"), b2 = scalar(s, "beta2"), clip = scalar(s, "clip");
     double decay = scalar(s, s->p->ndim >= 2 ? "weight_decay" : "weight_decay_1d");
     double factor = clip > 0 ? fmin(1, clip / (s->norm + 1e-6)) : 1, step = (double)s->l->step;
@@ -172,7 +184,8 @@ static void adamw(const Step *s) {
     check_update(s, NULL, w2), check_update(s, "exp_avg", m2), check_update(s, "exp_avg_sq", v2);
 }
 
-static void lion(const Step *s) {
+static void lion(const Step *s)
+{
     double b1 = scalar(s, "beta1"), b2 = scalar(s, "beta2"), w2[MAX_STATE], m2[MAX_STATE];
     const double *m = state(s, "exp_avg");
     for (int64_t i = 0; i < s->n; i++) {
@@ -183,13 +196,15 @@ static void lion(const Step *s) {
     check_update(s, NULL, w2), check_update(s, "exp_avg", m2);
 }
 
-static void descent(const Step *s) {
+static void descent(const Step *s)
+{
     double w2[MAX_STATE];
     for (int64_t i = 0; i < s->n; i++) w2[i] = s->w[i] - scalar(s, "lr") * s->grad[i];
     check_update(s, NULL, w2);
 }
 
-static void ema(const Step *s) {
+static void ema(const Step *s)
+{
     double average[MAX_STATE];
     for (int64_t i = 0; i < s->n; i++) average[i] = 0.9 * state(s, "average")[i] + 0.1 * s->w[i];
     check_update(s, "average", average);
@@ -197,7 +212,8 @@ static void ema(const Step *s) {
 }
 
 // out = 3.4445*x - 4.7750*(x x') x + 2.0315*(x x')(x x') x
-static void newton_schulz(const double *x, double *out, int rows, int cols) {
+static void newton_schulz(const double *x, double *out, int rows, int cols)
+{
     double a[64] = {0}, b[64] = {0};
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < rows; j++)
@@ -215,7 +231,8 @@ static void newton_schulz(const double *x, double *out, int rows, int cols) {
         }
 }
 
-static void muon(const Step *s) {
+static void muon(const Step *s)
+{
     if (s->p->ndim < 2) {
         descent(s);
         return;
@@ -237,7 +254,8 @@ static const struct { const char *file; void (*formula)(const Step *); } optimiz
     {"adamw.lua", adamw}, {"adamw_free.lua", adamw}, {"lion.lua", lion}, {"ema.lua", ema}, {"muon.lua", muon}};
 
 // At step 3, with states that are not zero.
-static void check_optimizer(Library *l, void (*formula)(const Step *)) {
+static void check_optimizer(Library *l, void (*formula)(const Step *))
+{
     library_random_states(l);
     l->step = 3;
     Step s = {.l = l, .values = eval_graph(l->g, false, library_leaf, l)};
@@ -255,7 +273,8 @@ static void check_optimizer(Library *l, void (*formula)(const Step *)) {
 }
 
 // ------------------------------------------------------------------------------------------------------- one file
-static void test_file(const char *path) {
+static void test_file(const char *path)
+{
     const char *mark = library_mark(path, "differences");
     bool skip = mark && !strcmp(mark, "no");
     Library l = library_open(path, F64);
@@ -272,7 +291,8 @@ static void test_file(const char *path) {
         if (!strcmp(optimizers[i].file, result->file)) check_optimizer(&l, optimizers[i].formula);
 }
 
-static void compare(const Result *twin) {
+static void compare(const Result *twin)
+{
     check(fabs(result->loss - twin->loss) <= 1e-12 * fabs(twin->loss), "the loss is %.15g, in %s %.15g", result->loss,
           twin->file, twin->loss);
     check(result->nparams == twin->nparams, "%d parameters, in %s %d", result->nparams, twin->file, twin->nparams);
@@ -286,7 +306,8 @@ static void compare(const Result *twin) {
 // -------------------------------------------------------------------------------------------------------- all files
 static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-static const char **list_files(void) {
+static const char **list_files(void)
+{
     const char **names = NULL;
     DIR *d = opendir(folder);
     if (!d) fatal("%s:", folder);
@@ -297,7 +318,8 @@ static const char **list_files(void) {
     return names;
 }
 
-static void run(const char *path) {
+static void run(const char *path)
+{
     fflush(stdout);
     pid_t child = fork();
     if (child < 0) fatal("fork:");
@@ -313,7 +335,8 @@ static void run(const char *path) {
 }
 
 // test_library [FILE.lua ..]: all files, or those named
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     program_name = "test_library";
     const char **names = list_files();
     size_t n = vec_len(names);

@@ -16,14 +16,16 @@ typedef struct {
     double by;
 } Move;
 
-static double noise(uint64_t x) {
+static double noise(uint64_t x)
+{
     x = (x + 1) * 0x9E3779B97F4A7C15u;
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
     return (double)((x ^ x >> 31) >> 11) / 9007199254740992.0;
 }
 
-static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
+static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n)
+{
     const Move *move = ctx;
     const Node *node = &g->nodes[v];
     uint32_t id = node->u.id;
@@ -42,19 +44,22 @@ static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
     if (node->kind == K_PARAM && (int)id == move->param) out[move->element] += move->by;
 }
 
-static Val total_named(const Graph *g, const char *name) {
+static Val total_named(const Graph *g, const char *name)
+{
     for (size_t i = 0; i < vec_len(g->accs); i++)
         if (!strcmp(g->accs[i].name, name)) return g->accs[i].total;
     fatal("no accumulator %s", name);
 }
 
-static double loss_at(Graph *g, Move move) {
+static double loss_at(Graph *g, Move move)
+{
     double **values = eval_graph(g, false, fill, &move), loss = values[total_named(g, "loss_sum")][0];
     eval_free(g, values);
     return loss;
 }
 
-static void check_params(Graph *g, const char *model) {
+static void check_params(Graph *g, const char *model)
+{
     double **values = eval_graph(g, false, fill, &(Move){.param = -1});
     if (values[total_named(g, "valid")][0] != (double)(g->seq * g->micro_batch - 1)) fatal("%s: tokens that count", model);
     for (int p = 0; p < (int)vec_len(g->params); p++) {
@@ -72,7 +77,8 @@ static void check_params(Graph *g, const char *model) {
     eval_free(g, values);
 }
 
-static void derive_and_check(const char *path, const char **defines) {
+static void derive_and_check(const char *path, const char **defines)
+{
     options = (Options){.model_path = path, .seq = 5, .micro_batch = 2, .accum = 1, .dtype = F64};
     for (; *defines; defines++) vec_push(options.defines, *defines);
     Graph *g = graph_new();
@@ -86,7 +92,8 @@ static void derive_and_check(const char *path, const char **defines) {
     graph_free(g);
 }
 
-static void check_model(const char *path, const char **defines) {
+static void check_model(const char *path, const char **defines)
+{
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
@@ -98,30 +105,35 @@ static void check_model(const char *path, const char **defines) {
     assert_int_equal(status, 0);
 }
 
-static void mlp(void **state) {
+static void mlp(void **state)
+{
     (void)state;
     check_model("graphs/mlp.lua", (const char *[]){NULL});
 }
 
 #define SMALL_LLAMA "vocab_size=11", "hidden_size=8", "intermediate_size=12", "num_hidden_layers=2", \
                     "num_attention_heads=4", "num_key_value_heads=2", "head_dim=4"
-static void llama(void **state) {
+static void llama(void **state)
+{
     (void)state;
     check_model("graphs/llama.lua", (const char *[]){SMALL_LLAMA, "tie_word_embeddings=true", NULL});
 }
 
-static void qwen3(void **state) {
+static void qwen3(void **state)
+{
     (void)state;
     check_model("graphs/qwen3.lua", (const char *[]){SMALL_LLAMA, NULL});
 }
 
-static void gpt2(void **state) {
+static void gpt2(void **state)
+{
     (void)state;
     check_model("graphs/gpt2.lua", (const char *[]){"vocab_size=11", "n_positions=8", "n_embd=8", "n_layer=2", "n_head=2",
                                                     "resid_pdrop=0.25", "embd_pdrop=0.1", NULL});
 }
 
-int main(void) {
+int main(void)
+{
     program_name = "test_model_grad";
     const struct CMUnitTest tests[] = {cmocka_unit_test(mlp), cmocka_unit_test(llama), cmocka_unit_test(qwen3), cmocka_unit_test(gpt2)};
     return cmocka_run_group_tests(tests, NULL, NULL);

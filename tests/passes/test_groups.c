@@ -10,19 +10,22 @@
 Options options = { .seq = 4, .micro_batch = 2, .accum = 1, .dtype = F64 };
 
 static uint64_t random_state;
-static int dice(int n) {
+static int dice(int n)
+{
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (int)((random_state >> 33) % (uint64_t)n);
 }
 
-static double start_value(const Graph *g, Val v, int64_t i) {
+static double start_value(const Graph *g, Val v, int64_t i)
+{
     const Node *n = &g->nodes[v];
     uint64_t x = (n->kind * 64u + n->u.id) * 1009u + (uint64_t)i;
     x *= 0x9E3779B97F4A7C15u;
     return n->kind == K_INPUT ? (double)(x >> 40 & 3) : (double)(x >> 40 & 255) / 64 - 2;
 }
 
-static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
+static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n)
+{
     (void)ctx;
     for (int64_t i = 0; i < n; i++) out[i] = start_value(g, v, i);
 }
@@ -35,7 +38,8 @@ typedef struct {
     Val *pool;                    // vec: what new nodes are made of
 } Maker;
 
-static int some_axes(const Maker *m, Axis *out, int least) {
+static int some_axes(const Maker *m, Axis *out, int least)
+{
     int n = 0;
     for (int i = 0; i < AXES; i++)
         if (dice(2)) out[n++] = m->axes[i];
@@ -48,7 +52,8 @@ static Val some(const Maker *m) {  // mostly what is new
     return dice(3) ? m->pool[n - 1 - dice(recent)] : m->pool[dice(n)];
 }
 
-static void make_leaves(Maker *m) {
+static void make_leaves(Maker *m)
+{
     Graph *g = m->g;
     for (int i = 0; i < LEAVES; i++) {
         Axis axes[MAX_AXES];
@@ -66,7 +71,8 @@ static void make_leaves(Maker *m) {
     vec_push(g->inputs, (Input){ .name = "tokens", .limit = 4, .val = in });
 }
 
-static Val random_view(Maker *m, Val v) {
+static Val random_view(Maker *m, Val v)
+{
     Graph *g = m->g;
     const Node n = *node_of(g, v);
     if (n.naxes == 0) return v;
@@ -92,7 +98,8 @@ static Val random_view(Maker *m, Val v) {
     }
 }
 
-static bool can_contract(Graph *g, Val a, Val b, Axis *over, int *n) {
+static bool can_contract(Graph *g, Val a, Val b, Axis *over, int *n)
+{
     const Node *x = node_of(g, a), *y = node_of(g, b);
     int own = 0, common = 0;
     *n = 0;
@@ -105,7 +112,8 @@ static bool can_contract(Graph *g, Val a, Val b, Axis *over, int *n) {
     return own && other && *n;
 }
 
-static Val random_node(Maker *m) {
+static Val random_node(Maker *m)
+{
     Graph *g = m->g;
     Val a = some(m), b = some(m), cond;
     Axis over[MAX_AXES];
@@ -130,7 +138,8 @@ static Val random_node(Maker *m) {
     }
 }
 
-static void grow(Maker *m, SegmentId seg, int nodes) {
+static void grow(Maker *m, SegmentId seg, int nodes)
+{
     m->g->cur_seg = (uint8_t)seg;
     for (int i = 0; i < nodes; i++) {
         Val v = random_node(m);
@@ -139,7 +148,8 @@ static void grow(Maker *m, SegmentId seg, int nodes) {
 }
 
 // v spread or summed to the axes of `like`.
-static Val shaped(Graph *g, Val v, Val like) {
+static Val shaped(Graph *g, Val v, Val like)
+{
     const Node n = *node_of(g, v), to = *node_of(g, like);
     Axis over[MAX_AXES];
     int nover = 0;
@@ -149,7 +159,8 @@ static Val shaped(Graph *g, Val v, Val like) {
     return make_broadcast(g, v, to.naxes, to.axes);
 }
 
-static Graph *random_graph(void) {
+static Graph *random_graph(void)
+{
     Maker m = { .g = graph_new() };
     Graph *g = m.g;
     static const char *const names[] = { "a", "b", "c", "d", "e" };
@@ -191,13 +202,15 @@ typedef struct {
     int64_t *pos;          // by axis
 } Machine;
 
-static char *address(const Machine *m, Val v, int64_t at) {
+static char *address(const Machine *m, Val v, int64_t at)
+{
     const Buffer *b = &m->g->buffers[m->g->buffer_of[v] - 1];
     assert_true(m->g->buffer_of[v] != 0);
     return m->arena[b->arena] + b->offset + (uint64_t)at * (uint64_t)dtype_bytes(b->dtype);
 }
 
-static double load(const Machine *m, Val v, int64_t at) {
+static double load(const Machine *m, Val v, int64_t at)
+{
     const char *p = address(m, v, at);
     switch (m->g->nodes[v].dtype) {
     case F64: return *(const double *)(const void *)p;
@@ -207,20 +220,23 @@ static double load(const Machine *m, Val v, int64_t at) {
     }
 }
 
-static void save_value(const Machine *m, Val v, int64_t at, double x) {
+static void save_value(const Machine *m, Val v, int64_t at, double x)
+{
     char *p = address(m, v, at);
     if (m->g->nodes[v].dtype == F64) *(double *)(void *)p = x;
     else if (m->g->nodes[v].dtype == I32) *(int32_t *)(void *)p = (int32_t)x;
     else *p = x != 0;
 }
 
-static int64_t own_element(const Machine *m, const Node *n) {
+static int64_t own_element(const Machine *m, const Node *n)
+{
     int64_t at = 0;
     for (int i = 0; i < n->naxes; i++) at = at * extent_of(m->g, n->axes[i]) + m->pos[n->axes[i]];
     return at;
 }
 
-static bool is_among(const Val *vec, Val v) {
+static bool is_among(const Val *vec, Val v)
+{
     for (size_t i = 0; i < vec_len(vec); i++)
         if (vec[i] == v) return true;
     return false;
@@ -228,7 +244,8 @@ static bool is_among(const Val *vec, Val v) {
 
 static double value_here(Machine *m, Val v);
 
-static double map_here(Machine *m, const Node *n) {
+static double map_here(Machine *m, const Node *n)
+{
     double x[3];
     for (int i = 0; i < n->nin; i++) x[i] = value_here(m, n->in[i]);
     switch (n->fn) {
@@ -244,7 +261,8 @@ static double map_here(Machine *m, const Node *n) {
     }
 }
 
-static double view_here(Machine *m, const Node *n) {
+static double view_here(Machine *m, const Node *n)
+{
     int64_t at[MAX_AXES], keep[MAX_AXES];
     const View *view = n->u.view;
     bool zero = false;
@@ -263,7 +281,8 @@ static double view_here(Machine *m, const Node *n) {
     return x;
 }
 
-static double sum_here(Machine *m, Val v, const Node *n) {
+static double sum_here(Machine *m, Val v, const Node *n)
+{
     assert_int_equal(m->g->group_of[v], m->id);  // nobody makes another kernel's reduction again
     double y = n->reduce == RED_SUM ? 0 : n->reduce == RED_MAX ? -INFINITY : INFINITY;
     int64_t keep[MAX_AXES];
@@ -281,7 +300,8 @@ static double sum_here(Machine *m, Val v, const Node *n) {
     return y;
 }
 
-static double compute(Machine *m, Val v) {
+static double compute(Machine *m, Val v)
+{
     Graph *g = m->g;
     const Node n = g->nodes[v];
     switch (n.kind) {
@@ -304,7 +324,8 @@ static double compute(Machine *m, Val v) {
     }
 }
 
-static double value_here(Machine *m, Val v) {
+static double value_here(Machine *m, Val v)
+{
     Graph *g = m->g;
     const Node *n = &g->nodes[v];
     bool loads = is_storage(n) || (g->stored[v] && g->group_of[v] != m->id);
@@ -314,7 +335,8 @@ static double value_here(Machine *m, Val v) {
 }
 
 // All elements of node v at once, so that what a kernel does in place is done after it has read.
-static double *all_elements(Machine *m, Val v) {
+static double *all_elements(Machine *m, Val v)
+{
     const Node n = m->g->nodes[v];
     int64_t count = elements(m->g, v);
     double *out = xmalloc((size_t)count * sizeof *out);
@@ -331,7 +353,8 @@ static double *all_elements(Machine *m, Val v) {
 
 static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= 1e-12 * (1 + fabs(a)); }
 
-static void write_result(Machine *m, Val v, const double *x, double **expected) {
+static void write_result(Machine *m, Val v, const double *x, double **expected)
+{
     Graph *g = m->g;
     const Node *n = &g->nodes[v];
     Val to = n->kind == K_UPDATE ? n->in[1] : n->kind == K_ACCUMULATE ? g->accs[n->u.id].total : v;
@@ -343,7 +366,8 @@ static void write_result(Machine *m, Val v, const double *x, double **expected) 
     }
 }
 
-static void run_gemm(Machine *m, double **expected) {
+static void run_gemm(Machine *m, double **expected)
+{
     // the product itself is test_layout's; here only what it reads is looked at
     Graph *g = m->g;
     for (int i = 0; i < 2; i++)
@@ -354,7 +378,8 @@ static void run_gemm(Machine *m, double **expected) {
     write_result(m, accumulates ? last : v, expected[accumulates ? g->nodes[last].in[0] : v], expected);
 }
 
-static void run_group(Machine *m, uint32_t i, double **expected) {
+static void run_group(Machine *m, uint32_t i, double **expected)
+{
     Graph *g = m->g;
     m->group = &g->groups[i], m->id = i + 1;
     if (m->group->kind == G_GEMM) {
@@ -373,7 +398,8 @@ static void run_group(Machine *m, uint32_t i, double **expected) {
     free(out);
 }
 
-static Machine machine_new(Graph *g) {
+static Machine machine_new(Graph *g)
+{
     Machine m = { .g = g };
     for (int a = 0; a < ARENA_COUNT; a++) {
         m.arena[a] = xmalloc(g->arena_bytes[a] + 64);
@@ -389,7 +415,8 @@ static Machine machine_new(Graph *g) {
     return m;
 }
 
-static void check_results(const Machine *m, double **expected) {
+static void check_results(const Machine *m, double **expected)
+{
     Graph *g = m->g;
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         Val at = g->nodes[v].kind == K_UPDATE ? g->nodes[v].in[1] : g->nodes[v].kind == K_TOTAL ? v : 0;
@@ -398,7 +425,8 @@ static void check_results(const Machine *m, double **expected) {
     }
 }
 
-static void check_shapes(const Graph *g) {
+static void check_shapes(const Graph *g)
+{
     for (size_t i = 0; i < vec_len(g->groups); i++) {
         const Group *group = &g->groups[i];
         for (size_t k = 0; k < vec_len(group->nodes) && group->kind <= G_COL; k++) {
@@ -414,7 +442,8 @@ static void check_shapes(const Graph *g) {
     }
 }
 
-static void free_results(Graph *g) {
+static void free_results(Graph *g)
+{
     for (size_t i = 0; i < vec_len(g->groups); i++) {
         Group *group = &g->groups[i];
         vec_free(group->nodes), vec_free(group->reads), vec_free(group->reads_far), vec_free(group->writes);
@@ -424,7 +453,8 @@ static void free_results(Graph *g) {
     graph_free(g);
 }
 
-static size_t run_random(int seed, bool no_fuse) {
+static size_t run_random(int seed, bool no_fuse)
+{
     random_state = (uint64_t)seed;
     options.no_fuse = no_fuse;
     Graph *g = random_graph();
@@ -449,7 +479,8 @@ static size_t run_random(int seed, bool no_fuse) {
     return groups;
 }
 
-static void test_random_graphs(void **state) {
+static void test_random_graphs(void **state)
+{
     (void)state;
     size_t fused = 0, alone = 0;
     for (int i = 0; i < 1500; i++) {
@@ -460,12 +491,14 @@ static void test_random_graphs(void **state) {
 }
 
 // Two runs give the same groups in the same places.
-static void test_repeatable(void **state) {
+static void test_repeatable(void **state)
+{
     (void)state;
     for (int i = 0; i < 100; i++) assert_int_equal(run_random(i, false), run_random(i, false));
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     if (argc > 1) return run_random(atoi(argv[1]), argc > 2), 0;  // one seed, for the debugger
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_random_graphs), cmocka_unit_test(test_repeatable) };
     return cmocka_run_group_tests(tests, NULL, NULL);

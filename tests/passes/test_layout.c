@@ -10,18 +10,21 @@
 Options options = { .seq = 4, .micro_batch = 2, .accum = 1, .dtype = F64 };
 
 // Leaf ids count from 0, so element i of leaf k is 1000 k + i.
-static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n) {
+static void fill(void *ctx, const Graph *g, Val v, double *out, int64_t n)
+{
     (void)ctx;
     for (int64_t i = 0; i < n; i++) out[i] = 1000.0 * g->nodes[v].u.id + (double)i;
 }
 
-static Graph *new_graph(void) {
+static Graph *new_graph(void)
+{
     Graph *g = graph_new();
     g->dtype = F64;
     return g;
 }
 
-static Val leaf(Graph *g, int n, const Axis *axes) {
+static Val leaf(Graph *g, int n, const Axis *axes)
+{
     uint32_t id = (uint32_t)vec_len(g->params);
     Val v = make_leaf(g, K_PARAM, id, F64, n, axes);
     vec_push(g->params, (Param){ .name = "w", .val = v, .acc = -1 });
@@ -30,12 +33,14 @@ static Val leaf(Graph *g, int n, const Axis *axes) {
 #define LEAF(g, ...) leaf(g, countof(((Axis[]){ __VA_ARGS__ })), (Axis[]){ __VA_ARGS__ })
 
 // Accumulates v in an accumulator with v's axes in another order (0: the same).
-static void accumulate(Graph *g, Val v, int n, const Axis *axes) {
+static void accumulate(Graph *g, Val v, int n, const Axis *axes)
+{
     make_accumulate(g, graph_acc(g, "acc", -1, (DType)g->nodes[v].dtype, n, axes), v);
 }
 
 // -------------------------------------------------------------------------------------------------------- windows
-static void check_window(Graph *g, Val v, bool ok) {
+static void check_window(Graph *g, Val v, bool ok)
+{
     Window w = window_of(g, v);
     assert_int_equal(w.ok, ok);
     if (!ok) return;
@@ -53,7 +58,8 @@ static void check_window(Graph *g, Val v, bool ok) {
     eval_free(g, value);
 }
 
-static void test_windows(void **state) {
+static void test_windows(void **state)
+{
     (void)state;
     Graph *g = new_graph();
     Axis seq = graph_axis(g, "seq", 5), heads = graph_axis(g, "heads", 4), dim = graph_axis(g, "dim", 6),
@@ -86,12 +92,14 @@ static void test_windows(void **state) {
 
 // ------------------------------------------------------------------------------------------------ random contractions
 static uint64_t random_state;
-static int dice(int n) {
+static int dice(int n)
+{
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (int)((random_state >> 33) % (uint64_t)n);
 }
 
-static void shuffle(Axis *axes, int n) {
+static void shuffle(Axis *axes, int n)
+{
     for (int i = n - 1; i > 0; i--) {
         int j = dice(i + 1);
         Axis t = axes[i];
@@ -101,7 +109,8 @@ static void shuffle(Axis *axes, int n) {
 }
 
 // An operand with these axes: a leaf, a reordered one, one whose axes are parts, one that is shifted, a map.
-static Val operand(Graph *g, Axis *axes, int n, int salt) {
+static Val operand(Graph *g, Axis *axes, int n, int salt)
+{
     Axis order[MAX_AXES];
     memcpy(order, axes, sizeof *axes * (size_t)n);
     shuffle(order, n);
@@ -127,7 +136,8 @@ static Val operand(Graph *g, Axis *axes, int n, int salt) {
 }
 
 // C of one GEMM by definition; a, b, c as they lie.
-static void multiply(const PlanGemm *p, const double *a, const double *b, double *c) {
+static void multiply(const PlanGemm *p, const double *a, const double *b, double *c)
+{
     uint64_t calls = 1;
     for (uint32_t d = 0; d < p->nbatch; d++) calls *= p->batch[d];
     for (uint64_t call = 0; call < calls; call++) {
@@ -148,7 +158,8 @@ static void multiply(const PlanGemm *p, const double *a, const double *b, double
     }
 }
 
-static Val random_contraction(Graph *g) {
+static Val random_contraction(Graph *g)
+{
     static const char *const names[] = { "a", "b", "c", "d", "e", "f" };
     Axis axes[2][MAX_AXES], over[MAX_AXES];
     int n[2] = { 0, 0 }, nover = 0, count = 3 + dice(4);
@@ -166,7 +177,8 @@ static Val random_contraction(Graph *g) {
 
 static double *copy(const double *x, int64_t n) { return memcpy(xmalloc((size_t)n * sizeof *x), x, (size_t)n * sizeof *x); }
 
-static void check_products(Graph *g, double **value, int *gemms) {
+static void check_products(Graph *g, double **value, int *gemms)
+{
     for (size_t i = 0; i < vec_len(g->groups); i++) {
         const Group *group = &g->groups[i];
         if (group->kind != G_GEMM) continue;
@@ -179,7 +191,8 @@ static void check_products(Graph *g, double **value, int *gemms) {
     }
 }
 
-static void test_contractions(void **state) {
+static void test_contractions(void **state)
+{
     (void)state;
     int gemms = 0, total = 3000, packs = 0;
     for (int i = 0; i < total; i++) {
@@ -212,7 +225,8 @@ static void test_contractions(void **state) {
 }
 
 // --------------------------------------------------------------------------------------------------- known products
-static PlanGemm only_gemm(Graph *g) {
+static PlanGemm only_gemm(Graph *g)
+{
     select_nodes(g);
     fuse(g);
     for (size_t i = 0; i < vec_len(g->groups); i++)
@@ -221,7 +235,8 @@ static PlanGemm only_gemm(Graph *g) {
     return (PlanGemm){ 0 };
 }
 
-static void test_linear_layer(void **state) {
+static void test_linear_layer(void **state)
+{
     (void)state;
     Graph *g = new_graph();
     Axis batch = graph_axis(g, "batch", 2), seq = graph_axis(g, "seq", 4), heads = graph_axis(g, "heads", 3),
@@ -244,7 +259,8 @@ static void test_linear_layer(void **state) {
     graph_free(g);
 }
 
-static void test_attention_scores(void **state) {
+static void test_attention_scores(void **state)
+{
     (void)state;
     Graph *g = new_graph();
     Axis batch = graph_axis(g, "batch", 2), seq = graph_axis(g, "seq", 4), kv = graph_axis(g, "kv", 3),
@@ -258,7 +274,8 @@ static void test_attention_scores(void **state) {
     graph_free(g);
 }
 
-static void test_bf16_on_cpu(void **state) {
+static void test_bf16_on_cpu(void **state)
+{
     (void)state;
     for (int target = TARGET_CPU; target <= TARGET_CUDA; target++) {
         options.target = (PlanTarget)target;
@@ -277,7 +294,8 @@ static void test_bf16_on_cpu(void **state) {
 }
 
 // ------------------------------------------------------------------------------------------------------ reductions
-static void test_reductions(void **state) {
+static void test_reductions(void **state)
+{
     (void)state;
     for (int i = 0; i < 500; i++) {
         random_state = (uint64_t)i;
@@ -310,7 +328,8 @@ static void test_reductions(void **state) {
     }
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows), cmocka_unit_test(test_linear_layer), cmocka_unit_test(test_attention_scores),
         cmocka_unit_test(test_bf16_on_cpu), cmocka_unit_test(test_reductions), cmocka_unit_test(test_contractions),

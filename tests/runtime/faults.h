@@ -8,14 +8,16 @@
 #include <cmocka.h>
 
 // A child leaves at once: it has nothing to clean up, and leaks on the way out are no finding.
-static inline void leave_(int status, void *unused) {
+static inline void leave_(int status, void *unused)
+{
     (void)unused;
     fflush(NULL);
     _exit(status);
 }
 
 // Runs call(arg) in a child; fails unless it exits with 1 and its one line on stderr contains `part`.
-static inline void expect_fatal(void (*call)(void *), void *arg, const char *part) {
+static inline void expect_fatal(void (*call)(void *), void *arg, const char *part)
+{
     int ends[2];
     if (pipe(ends)) abort();
     fflush(NULL);
@@ -44,7 +46,8 @@ static inline void expect_fatal(void (*call)(void *), void *arg, const char *par
 }
 
 // a folder of this process, made at the first call
-static inline const char *scratch_file(const char *name) {
+static inline const char *scratch_file(const char *name)
+{
     static char folder[64];
     if (!*folder) {
         snprintf(folder, sizeof folder, "/tmp/pico-test-XXXXXX");
@@ -57,14 +60,16 @@ static inline const char *scratch_file(const char *name) {
     return kept;
 }
 
-static inline const char *write_scratch(const char *name, const void *data, size_t size) {
+static inline const char *write_scratch(const char *name, const void *data, size_t size)
+{
     const char *path = scratch_file(name);
     FILE *f = fopen(path, "wb");
     if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f)) abort();
     return path;
 }
 
-static inline int remove_scratch(void **state) {
+static inline int remove_scratch(void **state)
+{
     (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", scratch_file(""));

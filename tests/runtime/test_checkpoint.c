@@ -23,7 +23,8 @@ enum { STR_EMBED = 1, STR_GAIN = 20, STR_BIAS = 38, STR_ALIASES = 54 };
 
 static void *memory_of(void *ctx, uint32_t id) { return ((Model *)ctx)->memory[id]; }
 
-static Model *model_new(DType t) {
+static Model *model_new(DType t)
+{
     Model *m = xcalloc(1, sizeof *m);
     m->params[EMBED] = (PlanParam){STR_EMBED, STR_ALIASES, EMBED, PARAMS, 2, INIT_NORMAL, {ROWS, COLUMNS}, 0.02, 1, 0};
     m->params[GAIN] = (PlanParam){STR_GAIN, 0, GAIN, UINT32_MAX, 1, INIT_CONSTANT, {COLUMNS}, 1, 0, 0};
@@ -37,7 +38,8 @@ static Model *model_new(DType t) {
     return m;
 }
 
-static void init_is_by_element(void **state) {
+static void init_is_by_element(void **state)
+{
     (void)state;
     Model *one = model_new(F32), *two = model_new(F32), *wide = model_new(F64);
     omp_set_num_threads(1);
@@ -58,7 +60,8 @@ static void init_is_by_element(void **state) {
     free(one), free(two), free(wide);
 }
 
-static void saved_is_loaded(void **state) {
+static void saved_is_loaded(void **state)
+{
     (void)state;
     for (DType t = F64; t <= F32; t++) {
         Model *m = model_new(t), *back = model_new(t);
@@ -71,7 +74,8 @@ static void saved_is_loaded(void **state) {
     }
 }
 
-static void gradients_are_scaled(void **state) {
+static void gradients_are_scaled(void **state)
+{
     (void)state;
     Model *m = model_new(F32);
     for (int i = 0; i < ROWS * COLUMNS; i++) ((float *)m->memory[PARAMS])[i] = (float)i;
@@ -91,7 +95,8 @@ static void gradients_are_scaled(void **state) {
 typedef struct { const char *name; SafeDType dtype; uint32_t ndim; uint64_t dims[2]; int first; } Given;
 
 // values first, first + 1 ... in the given dtype
-static const char *write_given(const Given *given, size_t n) {
+static const char *write_given(const Given *given, size_t n)
+{
     const char *path = scratch_file("given.safetensors");
     SafeEntry *entries = NULL;
     for (size_t i = 0; i < n; i++)
@@ -118,7 +123,8 @@ static const char *write_given(const Given *given, size_t n) {
 
 #define NORM {"model.norm.weight", SAFE_F32, 1, {COLUMNS}, 100}, {"model.norm.bias", SAFE_F32, 1, {COLUMNS}, 200}
 
-static void names_and_dtypes(void **state) {
+static void names_and_dtypes(void **state)
+{
     (void)state;
     static const char *const accepted[] = {"model.embed.weight", "embed.weight",           "transformer.embed.weight",
                                            "wte.weight",         "transformer.wte.weight", "old.embed",
@@ -137,7 +143,8 @@ static void names_and_dtypes(void **state) {
     }
 }
 
-static void harmless_left_overs(void **state) {
+static void harmless_left_overs(void **state)
+{
     (void)state;
     Given given[] = {NORM,
                      {"model.embed.weight", SAFE_F32, 2, {ROWS, COLUMNS}, 1},
@@ -151,12 +158,14 @@ static void harmless_left_overs(void **state) {
     free(m);
 }
 
-static void load(void *path) {
+static void load(void *path)
+{
     Model *m = model_new(F32);
     checkpoint_load(&m->plan, path, memory_of, m);
 }
 
-static void refused_weights(void **state) {
+static void refused_weights(void **state)
+{
     (void)state;
     Given embed = {"model.embed.weight", SAFE_F32, 2, {ROWS, COLUMNS}, 1};
     Given one[] = {embed}, none[] = {{"x", SAFE_F32, 1, {1}, 0}};
@@ -183,7 +192,8 @@ static void refused_weights(void **state) {
     expect_fatal(load, (void *)scratch_file("none"), "none: cannot be opened: No such file");
 }
 
-static void log_lines(void **state) {
+static void log_lines(void **state)
+{
     (void)state;
     const char *path = scratch_file("log.jsonl");
     FILE *log = log_open(path);
@@ -202,18 +212,21 @@ static void log_lines(void **state) {
     free(text);
 }
 
-static void log_to_full_disk(void *path) {
+static void log_to_full_disk(void *path)
+{
     FILE *log = log_open(path);
     log_step(log, 9, &(StepRecord){0}, 0, NULL, NULL);
 }
 
-static void log_faults(void **state) {
+static void log_faults(void **state)
+{
     (void)state;
     expect_fatal(log_to_full_disk, "/dev/full", "cannot write the log /dev/full: No space left on device");
     expect_fatal(log_to_full_disk, (void *)scratch_file("none/x"), "No such file");
 }
 
-int main(void) {
+int main(void)
+{
     program_name = "test_checkpoint";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(init_is_by_element), cmocka_unit_test(saved_is_loaded), cmocka_unit_test(gradients_are_scaled),

@@ -5,7 +5,8 @@
 #include <sys/stat.h>
 
 static const char *write_shard(const char *name, uint32_t magic, uint32_t version, uint32_t count, const void *tokens,
-                               size_t bytes) {
+                               size_t bytes)
+{
     char file[1024 + 4096] = {0};
     uint32_t head[3] = {magic, version, count};
     memcpy(file, head, sizeof head);
@@ -13,7 +14,8 @@ static const char *write_shard(const char *name, uint32_t magic, uint32_t versio
     return write_scratch(name, file, 1024 + bytes);
 }
 
-static void text_windows(void **state) {
+static void text_windows(void **state)
+{
     (void)state;
     const char *path = write_scratch("ten.txt", "abcdefghij", 10);  // (10 - 1) / 4 = 2 samples
     Data *d = data_open(&path, 1, 4, 256, false, 0);
@@ -28,7 +30,8 @@ static void text_windows(void **state) {
     data_close(d);
 }
 
-static void windows_do_not_cross_files(void **state) {
+static void windows_do_not_cross_files(void **state)
+{
     (void)state;
     const char *paths[] = {write_scratch("a.txt", "abcdef", 6), write_scratch("b.txt", "ABC", 3),
                            write_scratch("c.txt", "0123456", 7)};
@@ -43,7 +46,8 @@ static void windows_do_not_cross_files(void **state) {
     data_close(d);
 }
 
-static void shards(void **state) {
+static void shards(void **state)
+{
     (void)state;
     uint16_t narrow[] = {1, 2, 65535, 50256, 7, 8};
     uint32_t wide[] = {1, 70000, 128255, 3, 4};
@@ -59,7 +63,8 @@ static void shards(void **state) {
     data_close(d);
 }
 
-static void shuffle_permutes_each_epoch(void **state) {
+static void shuffle_permutes_each_epoch(void **state)
+{
     (void)state;
     enum { N = 200 };
     uint8_t text[N + 1];
@@ -81,7 +86,8 @@ static void shuffle_permutes_each_epoch(void **state) {
     data_close(other);
 }
 
-static void file_over_two_gigabytes(void **state) {
+static void file_over_two_gigabytes(void **state)
+{
     (void)state;
     const char *path = scratch_file("huge.bin");
     uint64_t count = 1500000000;  // of 2 bytes; nothing but the end is on the disk
@@ -104,7 +110,8 @@ static void file_over_two_gigabytes(void **state) {
 
 typedef struct { const char *path, *second; int64_t seq, limit; } Attempt;
 
-static void attempt(void *arg) {
+static void attempt(void *arg)
+{
     const Attempt *a = arg;
     const char *paths[] = {a->path, a->second};
     Data *d = data_open(paths, a->second ? 2 : 1, a->seq, a->limit, false, 0);
@@ -112,11 +119,13 @@ static void attempt(void *arg) {
     for (int64_t i = 0; i < data_samples(d); i++) data_batch(d, (uint64_t)i, 1, DATA_NO_IGNORE, 0, tokens, targets);
 }
 
-static void refuses(const char *path, const char *second, int64_t seq, int64_t limit, const char *part) {
+static void refuses(const char *path, const char *second, int64_t seq, int64_t limit, const char *part)
+{
     expect_fatal(attempt, &(Attempt){path, second, seq, limit}, part);
 }
 
-static void refused_files(void **state) {
+static void refused_files(void **state)
+{
     (void)state;
     const char *text = write_scratch("four.txt", "abcd", 4);
     refuses(scratch_file("none.txt"), NULL, 4, 256, "none.txt cannot be opened: No such file");
@@ -133,7 +142,8 @@ static void refused_files(void **state) {
     refuses(write_scratch("x.st", "\x20\0\0\0\0\0\0\0{\"a\":", 13), NULL, 4, 256, "seems to be a safetensors file");
 }
 
-static void refused_shards(void **state) {
+static void refused_shards(void **state)
+{
     (void)state;
     uint16_t ids[] = {1, 2, 50257, 3};
     const char *text = write_scratch("text.txt", "abcdefgh", 8),
@@ -159,7 +169,8 @@ static void refused_shards(void **state) {
 }
 
 // a target that is ignored need not be in the vocabulary
-static void ignored_target_out_of_range(void **state) {
+static void ignored_target_out_of_range(void **state)
+{
     (void)state;
     const char *path = write_scratch("pad.txt", "aab~", 4);
     Data *d = data_open(&path, 1, 3, 'c', false, 0);
@@ -169,7 +180,8 @@ static void ignored_target_out_of_range(void **state) {
     data_close(d);
 }
 
-int main(void) {
+int main(void)
+{
     program_name = "test_data";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_windows),

@@ -4,7 +4,8 @@
 #include <math.h>
 
 // known answers of Random123 (kat_vectors, philox4x32 with 10 rounds)
-static void philox_known_answers(void **state) {
+static void philox_known_answers(void **state)
+{
     (void)state;
     static const struct { uint32_t counter[4], key[2], out[4]; } known[] = {
         {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
@@ -19,7 +20,8 @@ static void philox_known_answers(void **state) {
     }
 }
 
-static void normal_moments(void **state) {
+static void normal_moments(void **state)
+{
     (void)state;
     enum { N = 400000 };
     uint64_t key = rng_key(1, "model.embed_tokens.weight");
@@ -35,7 +37,8 @@ static void normal_moments(void **state) {
     assert_true(fabs(sum[4] / N - 3) < 0.08);
 }
 
-static void normal_depends_on_everything(void **state) {
+static void normal_depends_on_everything(void **state)
+{
     (void)state;
     uint64_t a = rng_key(1, "a"), b = rng_key(1, "b"), c = rng_key(2, "a");
     double pair[2];
@@ -46,7 +49,8 @@ static void normal_depends_on_everything(void **state) {
 }
 
 // Initial weights must not change from version to version without being noticed.
-static void normal_is_pinned(void **state) {
+static void normal_is_pinned(void **state)
+{
     (void)state;
     uint64_t key = rng_key(42, "model.norm.weight");
     assert_true(key == 0xfc475bc462964768);
@@ -54,7 +58,8 @@ static void normal_is_pinned(void **state) {
     assert_true(fabs(rng_normal(key, 12345678901) - 0.28652319179784674) < 1e-14);
 }
 
-static void permutations_are_bijective(void **state) {
+static void permutations_are_bijective(void **state)
+{
     (void)state;
     static const uint64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 64, 65, 100, 1023, 4097};
     for (size_t s = 0; s < countof(sizes); s++)
@@ -70,7 +75,8 @@ static void permutations_are_bijective(void **state) {
         }
 }
 
-static void permutations_mix(void **state) {
+static void permutations_mix(void **state)
+{
     (void)state;
     enum { N = 10007 };
     int fixed = 0, same_as_next_round = 0, neighbours = 0;
@@ -91,7 +97,8 @@ static void permutations_mix(void **state) {
     assert_true(low > 850 && low < 1150 && first_half > 1350 && first_half < 1650);
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers), cmocka_unit_test(normal_moments),
         cmocka_unit_test(normal_depends_on_everything), cmocka_unit_test(normal_is_pinned),

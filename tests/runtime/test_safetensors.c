@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 
 // a file in memory: header text and `data` bytes of zeros
-static void *image(const char *header, size_t data, size_t *size) {
+static void *image(const char *header, size_t data, size_t *size)
+{
     uint64_t n = strlen(header);
     *size = 8 + n + data;
     char *bytes = xcalloc(*size, 1);
@@ -19,7 +20,8 @@ static void *image(const char *header, size_t data, size_t *size) {
 #define TENSOR(name, dtype, shape, from, to) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #from "," #to "]}"
 
-static void accepted_headers(void **state) {
+static void accepted_headers(void **state)
+{
     (void)state;
     static const struct { const char *header; size_t data, tensors; } good[] = {
         {"{}", 0, 0},
@@ -43,7 +45,8 @@ static void accepted_headers(void **state) {
     }
 }
 
-static void refused_headers(void **state) {
+static void refused_headers(void **state)
+{
     (void)state;
     static const struct { const char *header; size_t data; const char *part;
     } bad[] = {
@@ -91,7 +94,8 @@ static void refused_headers(void **state) {
     }
 }
 
-static void refused_lengths(void **state) {
+static void refused_lengths(void **state)
+{
     (void)state;
     static const struct { const char *bytes; size_t size; const char *part; } bad[] = {
         {"", 0, "empty"},
@@ -112,7 +116,8 @@ static void refused_lengths(void **state) {
     }
 }
 
-static void values(void **state) {
+static void values(void **state)
+{
     (void)state;
     static const struct { uint16_t bits; double value;
     } halves[] = {{0x0000, 0},
@@ -142,7 +147,8 @@ static void values(void **state) {
 
 static const float numbers[] = {1, 2, 3, 4, 5, 6};
 
-static void write_numbers(void *path) {
+static void write_numbers(void *path)
+{
     SafeEntry entries[] = {{"a.weight", SAFE_F32, 2, (uint64_t[]){2, 2}},
                            {"quote\"\\\n", SAFE_F32, 1, (uint64_t[]){2}}};
     SafeWriter *w = safetensors_create(path, entries, 2);
@@ -151,7 +157,8 @@ static void write_numbers(void *path) {
     safetensors_commit(w);
 }
 
-static void round_trip(void **state) {
+static void round_trip(void **state)
+{
     (void)state;
     const char *path = scratch_file("out.safetensors"), *link_to_it = scratch_file("link");
     write_numbers((void *)path);
@@ -172,14 +179,16 @@ static void round_trip(void **state) {
     unlink(link_to_it);
 }
 
-static void write_without_room(void *path) {
+static void write_without_room(void *path)
+{
     signal(SIGXFSZ, SIG_IGN);
     struct rlimit small = {100, 100};
     setrlimit(RLIMIT_FSIZE, &small);
     write_numbers(path);
 }
 
-static int files_in_scratch(void) {
+static int files_in_scratch(void)
+{
     char command[128];
     snprintf(command, sizeof command, "ls '%s' | wc -l", scratch_file(""));
     FILE *f = popen(command, "r");
@@ -189,7 +198,8 @@ static int files_in_scratch(void) {
     return n;
 }
 
-static void failing_writes_leave_nothing(void **state) {
+static void failing_writes_leave_nothing(void **state)
+{
     (void)state;
     const char *path = write_scratch("old.safetensors", "old", 3);
     int before = files_in_scratch();
@@ -206,7 +216,8 @@ static void failing_writes_leave_nothing(void **state) {
     assert_int_equal(files_in_scratch(), before);
 }
 
-int main(void) {
+int main(void)
+{
     program_name = "test_safetensors";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepted_headers), cmocka_unit_test(refused_headers), cmocka_unit_test(refused_lengths),
