@@ -217,7 +217,13 @@ void emit_files(const Graph *g, const char *dir)
             Buf path = {0};
             buf_printf(&path, "%s/%s.%s", dir, g->kernels[i].name, t == TARGET_CUDA ? "cu" : "c");
             char *text = emit_unit(g, (PlanTarget)t, &i, 1);
-            if (!write_file_atomic(path.s, text, strlen(text))) fatal("cannot write %s:", path.s);
+            Buf file = {0};
+            buf_printf(&file, "// %s: %s\n// Compiles by itself: %s. The kernel is at the end.\n", g->kernels[i].name, g->kernels[i].label,
+                       t == TARGET_CUDA ? "NVRTC, or nvcc -c --fmad=false"
+                                        : "cc -c -O2 -march=native -ffp-contract=off -fopenmp-simd -fno-math-errno");
+            buf_puts(&file, text);
+            if (!write_file_atomic(path.s, file.s, file.n)) fatal("cannot write %s:", path.s);
+            buf_free(&file);
             free(text);
             buf_free(&path);
         }

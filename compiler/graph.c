@@ -270,7 +270,7 @@ uint32_t graph_acc(Graph *g, const char *name, int param, DType dtype, int naxes
 {
     uint32_t id = (uint32_t)vec_len(g->accs);
     Val total = make_leaf(g, K_TOTAL, id, dtype, naxes, axes);
-    vec_push(g->accs, (Acc){intern(name), param, dtype, total});
+    vec_push(g->accs, (Acc){intern(name), param, dtype, total, 0});
     return id;
 }
 

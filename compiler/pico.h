@@ -140,7 +140,8 @@ typedef struct {
 typedef struct { const char *name; int param; Val val; } State;
 typedef struct { const char *name; double standard; uint32_t slot; Val val; } Scalar;
 // accumulator: a gradient (param >= 0) or an output that is summed over micro-batches ("loss_sum", "valid")
-typedef struct { const char *name; int param; DType dtype; Val total; } Acc;
+// key: the mesh axes (MESH_* bits) over which it is partial, so reduced once a step; 0 on one rank, decided by `shard`.
+typedef struct { const char *name; int param; DType dtype; Val total; uint32_t key; } Acc;
 typedef struct { const char *name; Val val; } Output;  // rank 0, read by the host after UPDATE
 typedef struct { const char *key, *value; } TrainOption;
 

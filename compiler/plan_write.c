@@ -130,7 +130,8 @@ static void put_params_states(Writer *w)
         const Param *x = &g->params[i];
         PlanParam p = { .name = put_string(w, x->name), .aliases = put_string(w, x->aliases),
                         .buffer = buffer_index(w, x->val), .grad = UINT32_MAX, .ndim = (uint32_t)x->ndim, .init = x->init,
-                        .init_value = x->init_value, .decay = x->decay };
+                        .init_value = x->init_value, .decay = x->decay,
+                        .key = x->acc >= 0 ? g->accs[x->acc].key : 0 };
         if (x->acc >= 0) p.grad = buffer_index(w, g->accs[x->acc].total);
         if (x->ndim > PLAN_MAX_DIMS) bug("plan: parameter '%s' has %d dimensions", x->name, x->ndim);
         for (int d = 0; d < x->ndim; d++) p.dims[d] = (uint64_t)x->dims[d];

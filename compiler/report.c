@@ -6,8 +6,8 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 
-enum { USE_WEIGHTS, USE_GRADIENTS, USE_OPTIMIZER, USE_TABLES, USE_OTHER, USES };
-static const char *const use_names[USES] = {"weights", "gradients", "optimizer", "tables", "inputs, outputs"};
+enum { USE_WEIGHTS, USE_COPIES, USE_GRADIENTS, USE_OPTIMIZER, USE_TABLES, USE_OTHER, USES };
+static const char *const use_names[USES] = {"weights", "copies of weights", "gradients", "optimizer", "tables", "inputs, outputs"};
 static const char *const arena_names[ARENA_COUNT] = {"persistent", "saved", "work"};
 
 typedef struct { uint32_t launches, gemms, attentions; uint64_t bytes, flops; } SegmentCost;
@@ -45,7 +45,7 @@ static int use_of(const Graph *g, const Buffer *b)
     if (x->kind == K_STATE) return USE_OPTIMIZER;
     if (x->kind == K_TOTAL) return g->accs[x->u.id].param >= 0 ? USE_GRADIENTS : USE_OTHER;
     if (x->nin && x->seg == SEG_INIT) return USE_TABLES;
-    return x->nin && x->seg == SEG_PREP ? USE_WEIGHTS : USE_OTHER;
+    return x->nin && x->seg == SEG_PREP ? USE_COPIES : USE_OTHER;
 }
 
 static Costs collect(const Graph *g)
@@ -129,8 +129,9 @@ static void report_text(const Graph *g, const Costs *c, FILE *out)
     int64_t tokens = g->seq * g->micro_batch * g->accum;
     fprintf(out, "model       %s, %s, %llu parameters in %llu tensors\n", g->model, dtype_name(g->dtype),
             (unsigned long long)c->parameters, (unsigned long long)c->parameter_tensors);
-    fprintf(out, "step        %lld tokens: %lld samples x %lld, %lld micro-batches\n", (long long)tokens,
-            (long long)g->micro_batch, (long long)g->seq, (long long)g->accum);
+    fprintf(out, "step        %lld tokens: %lld sample%s of %lld in %s%lld micro-batch%s\n", (long long)tokens,
+            (long long)g->micro_batch, g->micro_batch == 1 ? "" : "s", (long long)g->seq, g->accum == 1 ? "" : "each of ",
+            (long long)g->accum, g->accum == 1 ? "" : "es");
     fprintf(out, "FLOPs       %s a step", readable(c->flops, "", a));
     fprintf(out, ", %s a token (2 a multiply-add; contractions and attention, forward and backward)\n",
             readable(c->flops / (double)tokens, "", a));

@@ -9,8 +9,9 @@
 //                    keeps one position is a view
 //   UPDATE           to what another leaf holds, or the same elsewhere: copied first
 //
-// A pack is a VIEW marked VIEW_PACK, which no other view equals or looks through; fuse stores it. Packs and casts of
-// what depends on parameters alone go to segment PREP: once a step, not once a micro-batch.
+// A pack is a VIEW marked VIEW_PACK, which no other view equals or looks through; fuse stores it. Packs of what depends on
+// parameters alone go to segment PREP: once a step, not once a micro-batch. Operands widened to f32 do not: they would
+// live all step long, at twice the bytes of the bf16 copy.
 #include "pico.h"
 
 enum { FEW_ROWS = 64 };
@@ -42,15 +43,6 @@ static Val pack(Graph *g, Val v, const Axis *order)
         n.fn = VIEW_PACK;
         v = graph_add(g, &n);
     }
-    g->cur_seg = seg;
-    return v;
-}
-
-static Val cast_at_home(Graph *g, Val v, DType to)
-{
-    uint8_t seg = g->cur_seg;
-    g->cur_seg = (uint8_t)home_segment(g, v, (SegmentId)seg);
-    v = make_cast(g, v, to);
     g->cur_seg = seg;
     return v;
 }
@@ -130,7 +122,7 @@ static Val select_contract(Graph *g, const Node *n)
 {
     Node out = *n;
     if (options.target == TARGET_CPU && node_of(g, n->in[0])->dtype == BF16)
-        for (int i = 0; i < 2; i++) out.in[i] = cast_at_home(g, n->in[i], F32);
+        for (int i = 0; i < 2; i++) out.in[i] = make_cast(g, n->in[i], F32);
     GemmPacks packs = gemm_packs(g, out.in, n->u.over.n, n->u.over.axes, n->naxes, n->axes);
     if (!packs.ok) return product_summed(g, n, n->in);
     for (int i = 0; i < 2; i++)

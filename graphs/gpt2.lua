@@ -14,9 +14,10 @@ local c = pico.config {
   add_cross_attention = pico.only(false), quantization_config = pico.only(pico.null),
 }
 
+if c.n_embd % c.n_head ~= 0 then error(("n_embd (%d) is not a multiple of n_head (%d)"):format(c.n_embd, c.n_head)) end
 local m = pico.model("gpt2", { init = c.initializer_range })
 m:axes { hidden = c.n_embd, ffn = c.n_inner, vocab = c.vocab_size, position = c.n_positions,
-         qkv = 3, heads = c.n_head, head_dim = c.n_embd / c.n_head }
+         qkv = 3, heads = c.n_head, head_dim = c.n_embd // c.n_head }
 
 local function norm(p, name, x)
   return nn.layernorm(x, p(name .. ".weight", "hidden", { init = "ones" }),

@@ -4,12 +4,18 @@
 local pico, nn = require "pico", require "nn"
 local sum = pico.sum
 
+-- Field a over field b, which must divide it.
+local function ratio(c, a, b)
+  if c[a] % c[b] ~= 0 then error(("%s (%d) is not a multiple of %s (%d)"):format(a, c[a], b, c[b]), 2) end
+  return c[a] // c[b]
+end
+
 -- The defaults make a model of a few million parameters. -D field=value changes one. With --config all fields must be in
 -- the file, but for functions (computed from the others) and pico.optional (Hugging Face leaves them out at this value).
 local c = pico.config {
   vocab_size = 256, hidden_size = 192, intermediate_size = 512,
   num_hidden_layers = 6, num_attention_heads = 6, num_key_value_heads = 3,
-  head_dim = function(c) return c.hidden_size / c.num_attention_heads end,
+  head_dim = function(c) return (ratio(c, "hidden_size", "num_attention_heads")) end,
   max_position_embeddings = 1024, rope_theta = pico.optional(10000.0), rms_norm_eps = 1e-5,
   tie_word_embeddings = pico.optional(false), initializer_range = pico.optional(0.02),
   model_type = pico.only "llama", hidden_act = pico.only "silu", rope_scaling = pico.only(pico.null),
@@ -19,7 +25,7 @@ local c = pico.config {
 
 local m = pico.model("llama", { init = c.initializer_range })
 m:axes { hidden = c.hidden_size, ffn = c.intermediate_size, vocab = c.vocab_size,
-         kv = c.num_key_value_heads, group = c.num_attention_heads / c.num_key_value_heads,
+         kv = c.num_key_value_heads, group = ratio(c, "num_attention_heads", "num_key_value_heads"),
          head_dim = c.head_dim }
 
 local function norm(p, name, x)

@@ -2,6 +2,12 @@
 local pico, nn = require "pico", require "nn"
 local sum = pico.sum
 
+-- Field a over field b, which must divide it.
+local function ratio(c, a, b)
+  if c[a] % c[b] ~= 0 then error(("%s (%d) is not a multiple of %s (%d)"):format(a, c[a], b, c[b]), 2) end
+  return c[a] // c[b]
+end
+
 local c = pico.config {
   vocab_size = 256, hidden_size = 192, intermediate_size = 512,
   num_hidden_layers = 6, num_attention_heads = 6, num_key_value_heads = 3, head_dim = 32,
@@ -14,7 +20,7 @@ local c = pico.config {
 
 local m = pico.model("qwen3", { init = c.initializer_range })
 m:axes { hidden = c.hidden_size, ffn = c.intermediate_size, vocab = c.vocab_size,
-         kv = c.num_key_value_heads, group = c.num_attention_heads / c.num_key_value_heads,
+         kv = c.num_key_value_heads, group = ratio(c, "num_attention_heads", "num_key_value_heads"),
          head_dim = c.head_dim }
 
 local function norm(p, name, axis, x)

@@ -70,7 +70,8 @@ static const char help[] =
     "  --check-nan  --poison             stop at the first NaN; fill dead memory with NaN\n"
     "  --dump-grads FILE                 gradients of the first step, safetensors\n"
     "  --trace FILE                      instructions with times, for ui.perfetto.dev\n"
-    "  --device cpu|null [cpu]  --threads N [all]  --compile-only  --help  --version\n";
+    "  --device cpu|null [cpu]  --threads N [all]  --compile-only  --help  --version\n"
+    "Environment: CC compiles the kernels [cc]; they are kept in $XDG_CACHE_HOME/pico [~/.cache/pico].\n";
 
 // ---- values of one option
 
@@ -327,6 +328,11 @@ void options_complete(Options *o, const Plan *p)
         store_train(o, plan_str(p, p->train[i].key), plan_str(p, p->train[i].value));
     if (p->info->dtype != F64 && o->eps < (double)FLT_MIN)
         usage_error("--eps %g is zero in f32; the least is %.3g", o->eps, (double)FLT_MIN);
+    if (o->steps > 0 && o->warmup >= o->steps && o->warmup > 1)
+        warn("--warmup %lld: --steps %lld end before the learning rate is reached", (long long)o->warmup, (long long)o->steps);
+    for (uint64_t i = 0; i < p->count[PLAN_INPUTS]; i++)
+        if (p->inputs[i].shift && o->ignore >= (int64_t)p->inputs[i].limit)
+            warn("--ignore %lld: no target is %lld, they are below %u", (long long)o->ignore, (long long)o->ignore, p->inputs[i].limit);
     if (o->decay != DECAY_CONSTANT && o->min_lr > o->lr) usage_error("--min-lr %g is above --lr %g", o->min_lr, o->lr);
     for (size_t i = 0; i < vec_len(o->set); i++) {
         const Option *k = find_key(o->set[i].name);

@@ -61,6 +61,8 @@ typedef struct { Str name; uint32_t slot; double standard; } PlanScalar;
 enum { SLOT_FIRST, SLOT_BATCH_START, SLOT_SEED, SLOT_STEP, SLOT_NAMED };
 // SLOT_FIRST: 1 in the first micro-batch of a step, else 0. SLOT_BATCH_START: global index (within the step's global batch) of the micro-batch's first sample
 
+// The axes of the mesh, as bits: a reduction key says over which of them a gradient is partial. 0 on one rank.
+enum { MESH_TP = 1, MESH_CP = 2, MESH_PP = 4, MESH_DP = 8 };
 typedef enum { INIT_NORMAL, INIT_CONSTANT } PlanInit;
 typedef struct {
     Str name, aliases;         // HF name; aliases: further accepted names, separated by '\n'
@@ -68,7 +70,7 @@ typedef struct {
     uint32_t ndim, init;       // file shape, dense row-major = the buffer's order
     uint64_t dims[PLAN_MAX_DIMS];
     double init_value;         // standard deviation, or the constant
-    uint32_t decay, pad;       // 1: weight_decay, 0: weight_decay_1d
+    uint32_t decay, key;       // decay 1: weight_decay, 0: weight_decay_1d; key: of the gradient's reduction, MESH_* bits
 } PlanParam;
 typedef struct { Str name; uint32_t param, buffer; } PlanState;  // zero at first; same shape as the parameter
 

@@ -66,14 +66,14 @@ void progress_step(const Progress *p, const StepNumbers *s)
     fflush(stdout);
 }
 
-void progress_end(const Progress *p, int64_t done)
+void progress_end(const Progress *p, int64_t done, bool stopped)
 {
     char speed[16];
     double seconds = seconds_now() - p->start;
     if (line_open) putchar('\n');
     line_open = false;
     if (done == 0) return;
-    printf("%lld steps in %.1f s, %s tok/s\n", (long long)done, seconds,
-           short_count((double)done * (double)p->tokens_per_step / seconds, speed));
+    printf("%lld step%s in %.1f s, %s tok/s%s\n", (long long)done, done == 1 ? "" : "s", seconds,
+           short_count((double)done * (double)p->tokens_per_step / seconds, speed), stopped ? "; stopped by a signal" : "");
     fflush(stdout);
 }

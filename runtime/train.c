@@ -145,7 +145,7 @@ int train(const Training *t)
         progress_step(&progress, &s);
         if (step == 1 && t->options->dump_grads) dump_gradients(t);
     }
-    if (t->data) progress_end(&progress, step - 1);
+    if (t->data) progress_end(&progress, step - 1, stop_signal != 0);
     free(feed.tokens);
     free(feed.targets);
     vec_free(extras.names);

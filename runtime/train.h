@@ -28,6 +28,6 @@ typedef struct {
 } StepNumbers;
 Progress progress_start(int64_t steps, int64_t tokens_per_step);
 void progress_step(const Progress *p, const StepNumbers *s);
-void progress_end(const Progress *p, int64_t done);
+void progress_end(const Progress *p, int64_t done, bool stopped);
 // "12.3k", "4.56M": a count for people
 const char *short_count(double x, char text[16]);

@@ -223,7 +223,7 @@ static void run_warp(void)
 {
     memset(emulated.done, 0, sizeof emulated.done);
     memset(emulated.turn, 0, sizeof emulated.turn);
-    for (int i = 0; i < 32; i++) {
+    for (volatile int i = 0; i < 32; i++) {  // getcontext may return twice
         getcontext(&emulated.fiber[i]);
         emulated.fiber[i].uc_stack.ss_sp = emulated.stack[i];
         emulated.fiber[i].uc_stack.ss_size = FIBER_STACK;
