@@ -1,14 +1,16 @@
 // dot.c: the graph as a picture for Graphviz, at four levels:
 //   model   one box a layer (forward), the loss, the optimizer, and what flows between them
 //   layer   the op calls and contractions of the forward pass
-//   op      every node of the step, forward and backward, clustered by segment
-//   kernel  every launch, clustered by segment; edges are buffers with their bytes
+//   op      every node of the step, forward and backward, by segment
+//   kernel  every launch, by segment; edges are buffers with their bytes
 //
-// A level is a function from nodes to boxes (dot_boxes.c); here are the edges, which follow from the operands, and the
-// text. Order is the graph's, so the text is deterministic.
+// A level is a function from nodes to boxes (dot_boxes.c) with labels (dot_label.c); here are the edges, which follow
+// from the operands, and the text. At levels op and kernel segments lie below each other, and what a later segment
+// reads is a dashed edge that has no say in where boxes lie. Order is the graph's, so the text is deterministic.
 //
-// Traps: values that are only read through (views, constants, index) belong to no box: edges pass them. At level kernel
-// what is read from memory makes the edges, not the operands.
+// Traps: without newrank Graphviz takes edges between clusters for wishes, and the stack falls over. Values that are
+// only read through (views, constants, index) belong to no box: edges pass them. At level kernel what is read from
+// memory makes the edges, not the operands.
 #include "dot.h"
 
 // ---- pieces of labels
@@ -24,22 +26,6 @@ static void escape(Buf *out, const char *s)
         else
             buf_write(out, s, 1);
     }
-}
-
-void dot_put_bytes(Buf *b, uint64_t n)
-{
-    if (n >= 10000000)
-        buf_printf(b, "%.0f MB", (double)n / 1e6);
-    else if (n >= 10000)
-        buf_printf(b, "%.0f kB", (double)n / 1e3);
-    else
-        buf_printf(b, "%llu B", (unsigned long long)n);
-}
-
-void dot_put_shape(const Graph *g, Buf *b, const Node *x)
-{
-    for (int i = 0; i < x->naxes; i++)
-        buf_printf(b, "%s%s %lld", i ? ", " : "", axis_name(g, x->axes[i]), (long long)extent_of(g, x->axes[i]));
 }
 
 // ---- edges
@@ -70,29 +56,85 @@ static int by_ends(const void *a, const void *b)
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
-// ---- text
-static void put_box(const Picture *p, Buf *out, size_t i)
+// An edge to a later segment: it must not pull on the places of boxes.
+static bool is_far(const Picture *p, const Edge *e)
 {
-    buf_printf(out, "    n%zu [shape=%s, fillcolor=\"%s\", label=\"", i + 1, p->boxes[i].shape, p->boxes[i].color);
-    escape(out, p->boxes[i].label);
-    buf_puts(out, "\"];\n");
+    return p->stacked && p->boxes[e->from - 1].cluster != p->boxes[e->to - 1].cluster;
 }
 
-static void put_edges(Picture *p, Buf *out, bool shapes)
+static void sort_edges(Picture *p)
 {
-    const Graph *g = p->g;
+    uint8_t *counted = xcalloc(vec_len(p->g->nodes), 1);
     if (p->edges) qsort(p->edges, vec_len(p->edges), sizeof *p->edges, by_ends);
     for (size_t i = 0; i < vec_len(p->edges); i++) {
         const Edge *e = &p->edges[i];
-        if (i && e->from == e[-1].from && e->to == e[-1].to) continue;
-        Buf b = {0};
-        if (shapes) dot_put_shape(g, &b, &g->nodes[e->value]), buf_puts(&b, "\n");
-        dot_put_bytes(&b, value_bytes(g, e->value));
-        buf_printf(out, "  n%u -> n%u [label=\"", e->from, e->to);
-        escape(out, b.s);
-        buf_puts(out, "\"];\n");
-        buf_free(&b);
+        if (is_far(p, e) && !counted[e->value]++) p->boxes[e->from - 1].saved += value_bytes(p->g, e->value);
     }
+    free(counted);
+}
+
+// ---- text
+// The count of calls goes behind the first line.
+static void put_box(const Picture *p, Buf *out, size_t i)
+{
+    const Box *box = &p->boxes[i];
+    Buf b = {0};
+    size_t line = strcspn(box->label, "\n");
+    buf_write(&b, box->label, line);
+    if (box->count > 1) buf_printf(&b, " x %u", box->count);
+    buf_puts(&b, box->label + line);
+    if (box->saved) buf_puts(&b, "\nsaved: "), dot_put_bytes(&b, box->saved);
+    buf_printf(out, "    n%zu [shape=%s, fillcolor=\"%s\", label=\"", i + 1, box->shape, box->color);
+    escape(out, b.s);
+    buf_puts(out, "\"];\n");
+    buf_free(&b);
+}
+
+static void put_edge_label(const Picture *p, Buf *out, Val v, bool shapes)
+{
+    Buf b = {0};
+    if (shapes) dot_put_shape(p->g, &b, &p->g->nodes[v]), buf_puts(&b, "\n");
+    dot_put_bytes(&b, value_bytes(p->g, v));
+    buf_puts(out, " [label=\""), escape(out, b.s), buf_puts(out, "\"]");
+    buf_free(&b);
+}
+
+static void put_edges(const Picture *p, Buf *out, const char *level)
+{
+    for (size_t i = 0; i < vec_len(p->edges); i++) {
+        const Edge *e = &p->edges[i];
+        if (i && e->from == e[-1].from && e->to == e[-1].to) continue;
+        buf_printf(out, "  n%u -> n%u", e->from, e->to);
+        if (is_far(p, e))
+            buf_puts(out, " [style=dashed, constraint=false, color=\"#7f9db9\"]");
+        else if (strcmp(level, "op"))
+            put_edge_label(p, out, e->value, !strcmp(level, "model"));
+        buf_puts(out, ";\n");
+    }
+}
+
+// Stacks the clusters: what nothing in its cluster reads comes before a point that nobody sees, and that before what
+// reads nothing in the next cluster.
+static void put_stack(const Picture *p, Buf *out)
+{
+    size_t n = vec_len(p->boxes);
+    uint8_t *reads = xcalloc(n + 1, 1), *read = xcalloc(n + 1, 1);
+    for (size_t i = 0; i < vec_len(p->edges); i++)
+        if (!is_far(p, &p->edges[i])) read[p->edges[i].from] = reads[p->edges[i].to] = 1;
+    int above = 0;
+    for (int c = 1; c <= (int)vec_len(p->clusters); c++) {
+        bool any = false;
+        for (size_t i = 1; i <= n; i++) {
+            if (p->boxes[i - 1].cluster != c) continue;
+            if (above && !reads[i]) buf_printf(out, "  s%d -> n%zu [style=invis, weight=0];\n", above, i);
+            if (!read[i]) buf_printf(out, "  n%zu -> s%d [style=invis, weight=0];\n", i, c);
+            any = true;
+        }
+        if (!any) continue;
+        buf_printf(out, "  s%d [shape=point, style=invis, width=0.01];\n", c);
+        above = c;
+    }
+    free(reads), free(read);
 }
 
 static void put_cluster(const Picture *p, Buf *out, size_t c)
@@ -108,17 +150,19 @@ static void put_cluster(const Picture *p, Buf *out, size_t c)
     buf_puts(out, "  }\n");
 }
 
-static void put_picture(Picture *p, Buf *out, bool shapes)
+static void put_picture(const Picture *p, Buf *out, const char *level)
 {
     buf_puts(out, "digraph \"");
     escape(out, p->g->model);
     buf_puts(out, "\" {\n  nslimit=1; nslimit1=1; mclimit=0.3; rankdir=TB; fontname=\"Helvetica\";\n"
                   "  node [style=filled, fontname=\"Helvetica\", fontsize=11, color=\"#888888\"];\n"
                   "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\", fontcolor=\"#555555\"];\n");
+    if (p->stacked) buf_puts(out, "  newrank=true; nodesep=0.12; ranksep=0.25;\n");
     for (size_t i = 0; i < vec_len(p->boxes); i++)
         if (!p->boxes[i].cluster) put_box(p, out, i);
     for (size_t c = 0; c < vec_len(p->clusters); c++) put_cluster(p, out, c);
-    put_edges(p, out, shapes);
+    put_edges(p, out, level);
+    if (p->stacked) put_stack(p, out);
     buf_puts(out, "}\n");
 }
 
@@ -128,7 +172,6 @@ static Picture picture_new(const Graph *g)
     Picture p = {.g = g, .box_of = xcalloc(vec_len(g->nodes), sizeof *p.box_of)};
     p.like = xcalloc((size_t)g->nlayers + 2, sizeof *p.like);
     p.rest = xcalloc((size_t)(g->nlayers + 2) * SEG_COUNT, sizeof *p.rest);
-    p.layer_of = xcalloc(vec_len(g->nodes), sizeof *p.layer_of);
     return p;
 }
 
@@ -136,18 +179,19 @@ static void picture_free(Picture *p)
 {
     for (size_t i = 0; i < vec_len(p->boxes); i++) free(p->boxes[i].label);
     for (size_t i = 0; i < vec_len(p->clusters); i++) free(p->clusters[i]);
-    vec_free(p->boxes), vec_free(p->clusters), vec_free(p->edges);
-    free(p->box_of), free(p->like), free(p->rest), free(p->layer_of);
+    vec_free(p->boxes), vec_free(p->clusters), vec_free(p->edges), vec_free(p->leaves);
+    free(p->box_of), free(p->like), free(p->rest);
 }
 
 void dot(const Graph *g, const char *path, const char *level)
 {
-    bool shapes = !strcmp(level, "model") || !strcmp(level, "layer");
     Picture p = picture_new(g);
     Buf out = {0};
     dot_boxes(&p, level);
     if (strcmp(level, "kernel")) find_edges(&p);
-    put_picture(&p, &out, shapes);
+    dot_add_leaf_lines(&p);
+    sort_edges(&p);
+    put_picture(&p, &out, level);
     if (!write_file_atomic(path, out.s, out.n)) fatal("--dot %s:", path);
     buf_free(&out);
     picture_free(&p);

@@ -1,27 +1,49 @@
-// dot.h: what dot.c and dot_boxes.c share: a picture as boxes and edges.
+// dot.h: what dot.c, dot_boxes.c and dot_label.c share: a picture as boxes and edges.
 #pragma once
 #include "pico.h"
 
 typedef struct {
     char *label;
     const char *shape, *color;
-    int cluster;
+    int cluster;    // 0: none
+    bool rest;      // of layers that are not shown
+    uint32_t count; // calls or launches that are this box
+    uint64_t saved; // bytes that later segments read
 } Box;
 typedef struct {
     uint32_t from, to;
     Val value;
 } Edge;
+typedef struct { // a leaf that is a line in the label of a box
+    uint32_t box;
+    Val value;
+    int layer; // that the box is drawn with
+    bool added;
+} Leaf;
 typedef struct {
     const Graph *g;
     Box *boxes; // vecs
     char **clusters;
     Edge *edges;
+    Leaf *leaves;
+    bool stacked;     // clusters are segments, one below the other
     uint32_t *box_of; // node -> box + 1, 0: read through
     int *like;        // layer + 1 -> the first of the equal layers before it, + 1; 0: shown in full
-    int *layer_of;    // node -> the layer it is drawn with: its own, or for the update that of its parameter
     uint32_t *rest;   // (layer + 1) * SEG_COUNT + segment -> the box of the layers that are not shown
 } Picture;
 
-void dot_boxes(Picture *p, const char *level); // dot_boxes.c: boxes, clusters, and the edges of level kernel
-void dot_put_bytes(Buf *b, uint64_t n);        // "12.6 MB"
+static inline bool dot_is_leaf(const Node *x)
+{
+    return x->kind == K_PARAM || x->kind == K_INPUT || x->kind == K_STATE || x->kind == K_TOTAL;
+}
+
+// dot_boxes.c: boxes and clusters, and the edges of level kernel
+void dot_boxes(Picture *p, const char *level);
+// dot_label.c. The labels are malloc'd; folded: of a box for many calls, without what differs between them.
+void dot_put_bytes(Buf *b, uint64_t n);                    // "12.6 MB"
 void dot_put_shape(const Graph *g, Buf *b, const Node *x); // "seq 64, hidden 2048"
+Val dot_weight_of(const Graph *g, Val v);                  // the parameter that a contraction multiplies by, 0: none
+char *dot_node_label(const Graph *g, Val v);               // level layer
+char *dot_op_label(const Graph *g, Val v, bool folded);
+char *dot_group_label(const Graph *g, const Group *group, bool folded);
+void dot_add_leaf_lines(Picture *p);

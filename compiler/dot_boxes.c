@@ -1,11 +1,12 @@
 // dot_boxes.c: which nodes are which boxes of a picture, at each level.
 //
 // At all levels but the first, of equal layers in a row only the first is shown in full, the others as one box:
-// Graphviz takes minutes for thousands of boxes, and nobody reads them. So what comes first is which layers are equal
-// and with which layer a node is drawn; then a function a level fills box_of.
+// Graphviz takes minutes for thousands of boxes, and nobody reads them. So what comes first is which layers are equal;
+// then a function a level fills box_of. At levels op and kernel, what runs once a step or less (the segments init, prep
+// and update) is folded further: calls of the same kind from the same line are one box, over all parameters.
 //
-// Traps: an op call that is one box is labelled by its last node, its result: level layer goes backward. Leaves of
-// layers that are not shown have no box, and edges end there.
+// Traps: an op call that is one box is labelled by its last node, its result: level layer goes backward. At levels op
+// and kernel leaves have no box: dot_label.c makes lines of them.
 #include "dot.h"
 
 // ---- nodes
@@ -19,37 +20,6 @@ static bool read_through(const Node *x)
     return x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR || x->kind == K_VIEW || x->kind == K_PART;
 }
 
-static char *text_of(Buf *b)
-{
-    return b->s ? b->s : xstrdup("");
-}
-
-static char *node_label(const Graph *g, Val v)
-{
-    const Node *x = &g->nodes[v];
-    Buf b = {0}, place = {0};
-    if (x->kind == K_PARAM) {
-        buf_puts(&b, g->params[x->u.id].name);
-    } else if (x->kind == K_INPUT) {
-        buf_puts(&b, g->inputs[x->u.id].name);
-    } else if (x->kind == K_STATE) {
-        buf_printf(&b, "%s\n%s", g->states[x->u.id].name, g->params[g->states[x->u.id].param].name);
-    } else if (x->kind == K_TOTAL) {
-        buf_printf(&b, "sum of %s", g->accs[x->u.id].name);
-    } else {
-        const char *where = node_place(g, v, &place);
-        const char *name = x->op              ? g->ops[x->op].name
-                           : x->kind == K_MAP ? fn_info[x->fn].name
-                                              : kind_info[x->kind].name;
-        const char *line = strrchr(where, ' ');
-        buf_printf(&b, "%s\n%s", name, line ? line + 1 : where);
-    }
-    buf_puts(&b, "\n");
-    dot_put_shape(g, &b, x);
-    buf_free(&place);
-    return text_of(&b);
-}
-
 static const char *node_color(const Node *x)
 {
     if (x->kind == K_CONTRACT) return "#dbe9f6";
@@ -59,13 +29,13 @@ static const char *node_color(const Node *x)
 
 static const char *node_shape(const Node *x)
 {
-    return x->kind == K_PARAM || x->kind == K_INPUT || x->kind == K_STATE || x->kind == K_TOTAL ? "oval" : "box";
+    return dot_is_leaf(x) ? "oval" : "box";
 }
 
 // ---- boxes
 static uint32_t add_box(Picture *p, char *label, const char *shape, const char *color, int cluster)
 {
-    vec_push(p->boxes, (Box){label, shape, color, cluster});
+    vec_push(p->boxes, (Box){label, shape, color, cluster, .count = 1});
     return (uint32_t)vec_len(p->boxes);
 }
 
@@ -99,7 +69,7 @@ static uint32_t box_of_layer(Picture *p, int layer, int last)
     uint64_t n = 0;
     for (int i = layer; i <= last; i++) n += layer_parameters(p->g, i);
     buf_printf(&b, "\n%.2fM parameters", (double)n / 1e6);
-    return add_box(p, text_of(&b), "box", "#dbe9f6", 0);
+    return add_box(p, b.s, "box", "#dbe9f6", 0);
 }
 
 // ---- equal layers
@@ -131,45 +101,16 @@ static void find_equal_layers(Picture *p)
     free(signature);
 }
 
-static void find_drawn_layers(Picture *p)
-{
-    const Graph *g = p->g;
-    int *of_param = xcalloc(vec_len(g->params) + 1, sizeof *of_param);
-    for (Val v = (Val)vec_len(g->nodes); v-- > 1;)
-        for (int i = 0; i < g->nodes[v].nin; i++) {
-            const Node *x = &g->nodes[g->nodes[v].in[i]];
-            if (x->kind == K_PARAM && g->nodes[v].seg != SEG_UPDATE) of_param[x->u.id] = g->nodes[v].layer;
-        }
-    for (Val v = 1; v < vec_len(g->nodes); v++) {
-        const Node *x = &g->nodes[v];
-        int layer = x->nin ? x->layer : -1, param = x->kind == K_PARAM   ? (int)x->u.id
-                                                    : x->kind == K_STATE ? g->states[x->u.id].param
-                                                                         : -1;
-        if (x->kind == K_TOTAL) param = g->accs[x->u.id].param;
-        if (param >= 0) layer = of_param[param];
-        if (x->seg == SEG_UPDATE && x->nin) {
-            layer = -1;
-            for (int i = 0; i < x->nin; i++) {
-                int l = p->layer_of[x->in[i]];
-                if (l >= 0 && l < g->nlayers && l != layer) layer = layer < 0 ? l : g->nlayers;
-            }
-            if (layer < 0) layer = g->nlayers;
-        }
-        p->layer_of[v] = layer;
-    }
-    free(of_param);
-}
-
 static bool in_rest(const Picture *p, Val v)
 {
-    int layer = p->layer_of[v];
+    int layer = p->g->nodes[v].layer;
     return layer >= 0 && layer < p->g->nlayers && p->like[layer + 1];
 }
 
 // The box of all layers that are like the one of node x and not shown, in x's segment; 0: x is shown.
 static uint32_t box_of_rest(Picture *p, Val v, SegmentId seg, int cluster)
 {
-    int layer = p->layer_of[v];
+    int layer = p->g->nodes[v].layer;
     if (!in_rest(p, v) || !p->g->nodes[v].nin) return 0;
     int first = layer, last = layer;
     while (first > 0 && p->like[first] == p->like[layer + 1]) first--;
@@ -178,6 +119,7 @@ static uint32_t box_of_rest(Picture *p, Val v, SegmentId seg, int cluster)
     if (!*box) {
         *box = box_of_layer(p, first, last);
         p->boxes[*box - 1].cluster = cluster;
+        p->boxes[*box - 1].rest = true;
     }
     return *box;
 }
@@ -215,7 +157,7 @@ static void boxes_layer(Picture *p)
         if ((p->box_of[v] = box_of_rest(p, v, SEG_F, 0))) continue;
         uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
         int cluster = x->nin && x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
-        if (!*box) *box = add_box(p, node_label(g, v), node_shape(x), node_color(x), cluster);
+        if (!*box) *box = add_box(p, dot_node_label(g, v), node_shape(x), node_color(x), cluster);
         p->box_of[v] = *box;
     }
     for (Val v = 1; v < vec_len(g->nodes); v++) { // parameters of what is shown in full
@@ -225,7 +167,7 @@ static void boxes_layer(Picture *p)
             Val w = x->in[i];
             if (g->nodes[w].kind == K_PARAM && !p->box_of[w]) {
                 int cluster = x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
-                p->box_of[w] = add_box(p, node_label(g, w), "oval", "#f2f2f2", cluster);
+                p->box_of[w] = add_box(p, dot_node_label(g, w), "oval", "#f2f2f2", cluster);
             }
         }
     }
@@ -233,13 +175,58 @@ static void boxes_layer(Picture *p)
     free(calls);
 }
 
-// ---- level op
+// ---- levels op and kernel
 static void segment_clusters(Picture *p)
 {
-    for (int s = 0; s < SEG_COUNT; s++) vec_push(p->clusters, xstrdup(plan_segment_name((SegmentId)s)));
+    static const char *const names[SEG_COUNT] = {"init: once", "prep: once a step", "forward", "backward", "update"};
+    for (int s = 0; s < SEG_COUNT; s++) vec_push(p->clusters, xstrdup(names[s]));
+    p->stacked = true;
 }
 
-// In the update an op call is one box: the same optimizer runs for every parameter.
+static bool is_folded(int seg)
+{
+    return seg != SEG_F && seg != SEG_B;
+}
+
+// The box of that label in the cluster: the one there is, counted once more, or a new one. Owns the label.
+static uint32_t fold_box(Picture *p, char *label, const char *color, int cluster)
+{
+    for (size_t i = 0; i < vec_len(p->boxes); i++) {
+        if (p->boxes[i].cluster != cluster || strcmp(p->boxes[i].label, label)) continue;
+        p->boxes[i].count++;
+        free(label);
+        return (uint32_t)i + 1;
+    }
+    return add_box(p, label, "box", color, cluster);
+}
+
+// ---- level op
+static void add_op_leaves(Picture *p, Val v)
+{
+    const Graph *g = p->g;
+    const Node *x = &g->nodes[v];
+    if (x->kind == K_ACCUMULATE) vec_push(p->leaves, (Leaf){p->box_of[v], g->accs[x->u.id].total, x->layer, true});
+    for (int i = 0; i < x->nin; i++) {
+        Val w = x->in[i];
+        if (dot_is_leaf(&g->nodes[w]) && w != dot_weight_of(g, v))
+            vec_push(p->leaves, (Leaf){p->box_of[v], w, x->layer, false});
+    }
+}
+
+static uint32_t op_box(Picture *p, Val v, uint32_t *calls)
+{
+    const Node *x = &p->g->nodes[v];
+    int cluster = x->seg + 1;
+    if (!is_folded(x->seg)) {
+        uint32_t box = box_of_rest(p, v, (SegmentId)x->seg, cluster);
+        return box ? box : add_box(p, dot_op_label(p->g, v, false), "box", node_color(x), cluster);
+    }
+    uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
+    if (!*box || p->boxes[*box - 1].cluster != cluster)
+        *box = fold_box(p, dot_op_label(p->g, v, true), node_color(x), cluster);
+    return *box;
+}
+
 static void boxes_op(Picture *p)
 {
     const Graph *g = p->g;
@@ -249,78 +236,65 @@ static void boxes_op(Picture *p)
     segment_clusters(p);
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         const Node *x = &g->nodes[v];
-        if (!live[v] || x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR) continue;
-        if ((p->box_of[v] = box_of_rest(p, v, (SegmentId)x->seg, x->seg + 1))) continue;
-        if (in_rest(p, v)) continue; // a leaf of layers that are not shown
-        uint32_t own = 0, *box = x->seg == SEG_UPDATE && x->op ? &calls[x->op] : &own;
-        if (!*box) *box = add_box(p, node_label(g, v), node_shape(x), node_color(x), x->nin ? x->seg + 1 : 0);
-        p->box_of[v] = *box;
+        if (!live[v] || dot_is_leaf(x) || x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR) continue;
+        p->box_of[v] = op_box(p, v, calls);
+        add_op_leaves(p, v);
     }
     free(live), free(calls);
 }
 
 // ---- level kernel
-static char *group_label(const Graph *g, const Group *group)
-{
-    Buf b = {0};
-    if (group->kind == G_GEMM) {
-        Buf place = {0};
-        buf_printf(&b, "GEMM %llu x %llu x %llu\n%s", (unsigned long long)group->gemm.m,
-                   (unsigned long long)group->gemm.n, (unsigned long long)group->gemm.k,
-                   node_place(g, group->nodes[0], &place));
-        buf_free(&place);
-    } else {
-        buf_printf(&b, "%s\n%s", g->kernels[group->kernel].name, g->kernels[group->kernel].label);
-    }
-    buf_puts(&b, "\n");
-    dot_put_bytes(&b, group->bytes);
-    return text_of(&b);
-}
-
 // Edges are what is read from memory.
-static void edges_kernel(Picture *p, const Group *group)
+static void edges_kernel(Picture *p, const Group *group, int layer)
 {
-    const Graph *g = p->g;
     uint32_t to = p->box_of[group->nodes[0]];
     for (size_t k = 0; k < vec_len(group->reads); k++) {
         Val v = group->reads[k];
-        if (!p->box_of[v]) p->box_of[v] = add_box(p, node_label(g, v), "oval", "#f2f2f2", 0);
-        if (p->box_of[v] != to) vec_push(p->edges, (Edge){p->box_of[v], to, v});
+        if (!p->box_of[v])
+            vec_push(p->leaves, (Leaf){to, v, layer, false});
+        else if (p->box_of[v] != to)
+            vec_push(p->edges, (Edge){p->box_of[v], to, v});
     }
+    for (size_t k = 0; k < vec_len(group->writes); k++)
+        if (p->g->nodes[group->writes[k]].kind == K_TOTAL)
+            vec_push(p->leaves, (Leaf){to, group->writes[k], layer, true});
 }
 
 // The node that says which layer a group is drawn with.
-static Val group_node(const Picture *p, const Group *group)
+static Val group_node(const Graph *g, const Group *group)
 {
     for (size_t k = 0; k < vec_len(group->nodes); k++) {
-        int layer = p->layer_of[group->nodes[k]];
-        if (layer >= 0 && layer < p->g->nlayers) return group->nodes[k];
+        int layer = g->nodes[group->nodes[k]].layer;
+        if (layer >= 0 && layer < g->nlayers) return group->nodes[k];
     }
     return group->nodes[0];
+}
+
+static uint32_t kernel_box(Picture *p, const Group *group)
+{
+    static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd", "#d9f0dd", "#f6e3db"};
+    int cluster = group->seg + 1;
+    if (is_folded(group->seg)) return fold_box(p, dot_group_label(p->g, group, true), colors[group->kind], cluster);
+    uint32_t box = box_of_rest(p, group_node(p->g, group), group->seg, cluster);
+    return box ? box : add_box(p, dot_group_label(p->g, group, false), "box", colors[group->kind], cluster);
 }
 
 static void boxes_kernel(Picture *p)
 {
     const Graph *g = p->g;
-    static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd", "#d9f0dd", "#f6e3db"};
     segment_clusters(p);
-    for (int pass = 0; pass < 2; pass++)
-        for (size_t i = 0; i < vec_len(g->groups); i++) {
-            const Group *group = &g->groups[i];
-            uint32_t box = box_of_rest(p, group_node(p, group), group->seg, group->seg + 1);
-            if (pass) {
-                if (!box) edges_kernel(p, group);
-                continue;
-            }
-            if (!box) box = add_box(p, group_label(g, group), "box", colors[group->kind], group->seg + 1);
-            for (size_t k = 0; k < vec_len(group->nodes); k++) p->box_of[group->nodes[k]] = box;
-        }
+    for (size_t i = 0; i < vec_len(g->groups); i++) {
+        const Group *group = &g->groups[i];
+        uint32_t box = kernel_box(p, group);
+        for (size_t k = 0; k < vec_len(group->nodes); k++) p->box_of[group->nodes[k]] = box;
+    }
+    for (size_t i = 0; i < vec_len(g->groups); i++)
+        edges_kernel(p, &g->groups[i], g->nodes[group_node(g, &g->groups[i])].layer);
 }
 
 void dot_boxes(Picture *p, const char *level)
 {
     find_equal_layers(p);
-    find_drawn_layers(p);
     if (!strcmp(level, "model"))
         boxes_model(p);
     else if (!strcmp(level, "layer"))

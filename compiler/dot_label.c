@@ -1,7 +1,7 @@
 // dot_label.c: the text in the boxes of a picture.
 //
-// At levels op and kernel what is read from memory and computed by no box (parameters, states, inputs, totals) is a line
-// in the label of who reads it: boxes of their own would be most of the picture's width.
+// At levels op and kernel what is read from memory and computed by no box (parameters, states, inputs, totals) is a
+// line in the label of who reads it: boxes of their own would be most of the picture's width.
 //
 // Trap: a parameter's short name has no layer, so only what is drawn with that layer may use it.
 #include "dot.h"
@@ -74,11 +74,11 @@ static void put_operation(const Graph *g, Buf *b, Val v, bool detail)
     if (dot_weight_of(g, v)) buf_puts(b, " "), put_leaf_name(g, b, dot_weight_of(g, v), x->layer);
 }
 
-static void put_line_of(const Graph *g, Buf *b, Val v)
+static void put_line_of(const Graph *g, Buf *b, Val v, const char *before)
 {
     Buf place = {0};
     const char *where = node_place(g, v, &place), *line = strrchr(where, ' ');
-    buf_puts(b, line ? line + 1 : where);
+    if (*where) buf_printf(b, "%s%s", before, line ? line + 1 : where);
     buf_free(&place);
 }
 
@@ -91,8 +91,7 @@ char *dot_node_label(const Graph *g, Val v)
     } else if (x->kind == K_INPUT) {
         buf_puts(&b, g->inputs[x->u.id].name);
     } else {
-        put_operation(g, &b, v, false), buf_puts(&b, "\n");
-        put_line_of(g, &b, v);
+        put_operation(g, &b, v, false), put_line_of(g, &b, v, "\n");
     }
     buf_puts(&b, "\n");
     dot_put_shape(g, &b, x);
@@ -103,7 +102,7 @@ char *dot_op_label(const Graph *g, Val v, bool folded)
 {
     Buf b = {0};
     put_operation(g, &b, v, !folded || !g->nodes[v].op);
-    buf_puts(&b, folded ? "\n" : ", "), put_line_of(g, &b, v);
+    put_line_of(g, &b, v, folded ? "\n" : ", ");
     if (folded) return b.s;
     buf_puts(&b, "\n"), dot_put_shape(g, &b, &g->nodes[v]);
     buf_puts(&b, g->nodes[v].naxes ? ": " : ""), dot_put_bytes(&b, value_bytes(g, v));
@@ -138,20 +137,24 @@ static int by_box(const void *a, const void *b)
     const Leaf *x = a, *y = b;
     if (x->box != y->box) return x->box < y->box ? -1 : 1;
     if (x->value != y->value) return x->value < y->value ? -1 : 1;
-    return x->added - y->added;
+    return x->added != y->added ? x->added - y->added : x->layer - y->layer;
+}
+
+static const char *kind_of_leaf(const Graph *g, Val v)
+{
+    const Node *x = &g->nodes[v];
+    if (x->kind == K_TOTAL && g->accs[x->u.id].param >= 0) return "gradient";
+    return x->kind == K_PARAM ? "parameter" : kind_info[x->kind].name;
 }
 
 static void put_counts(const Graph *g, Buf *b, const Leaf *leaf, size_t n)
 {
-    static const struct {
-        Kind kind;
-        const char *name;
-    } kinds[] = {{K_INPUT, "input"}, {K_PARAM, "parameter"}, {K_STATE, "state"}, {K_TOTAL, "total"}};
+    static const char *const kinds[] = {"input", "parameter", "state", "gradient", "total"};
     const char *between = "\nreads ";
-    for (int k = 0; k < 4; k++) {
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         size_t count = 0;
-        for (size_t i = 0; i < n; i++) count += g->nodes[leaf[i].value].kind == kinds[k].kind;
-        if (count) buf_printf(b, "%s%zu %s%s", between, count, kinds[k].name, count == 1 ? "" : "s"), between = ", ";
+        for (size_t i = 0; i < n; i++) count += !strcmp(kind_of_leaf(g, leaf[i].value), kinds[k]);
+        if (count) buf_printf(b, "%s%zu %s%s", between, count, kinds[k], count == 1 ? "" : "s"), between = ", ";
     }
 }
 

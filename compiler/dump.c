@@ -6,8 +6,8 @@
 //   %12 f32 [batch seq hidden] = mul %10 %11            ; rmsnorm llama.lua:21 F layer 3
 //
 // Behind the semicolon: the op call and its place, the segment (F or B before pass save has set any: forward or
-// backward), the layer. A view shows, for every axis of its operand that is read elsewhere, {axis = position}; `|0`: 0
-// outside. Nodes are numbered as they lie in the graph.
+// backward), the layer, if it is in one or after them. A view shows, for every axis of its operand that is read
+// elsewhere, {axis = position}; `|0`: 0 outside. Nodes are numbered as they lie in the graph.
 #include "pico.h"
 #include <inttypes.h>
 #include <math.h>
@@ -136,7 +136,9 @@ void node_dump(const Graph *g, Val v, Buf *out)
     size_t before = out->n;
     node_place(g, v, out);
     const char *segment = g->saved ? segments[n->seg] : n->backward ? "B" : "F";
-    buf_printf(out, "%s%s layer %d", out->n > before ? " " : "", segment, n->layer);
+    buf_printf(out, "%s%s", out->n > before ? " " : "", segment);
+    if (n->layer >= 0 && n->layer == g->nlayers) buf_puts(out, " after the layers");
+    else if (n->layer >= 0) buf_printf(out, " layer %d", n->layer);
     if (g->saved && v < vec_len(g->saved) && g->saved[v]) buf_puts(out, " saved");
 }
 

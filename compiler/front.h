@@ -126,6 +126,7 @@ struct OpDef {
     int *results, *update_param, *update_node;
     const OpDef *grad;
     const OpText *text;
+    const OpLines *lines; int nlines;  // its own, then those of all ops it calls
     bool attention;          // calls from Lua become the attention node
 };
 typedef struct { const char *name; Axis axis; const char *from; bool local; } Bound;  // from: the tensor that decided

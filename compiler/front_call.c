@@ -507,6 +507,7 @@ int op_call(lua_State *L)
     take_scalars(L, table, f);
     fr.op_dtype = f->dtype;
     fr.g->cur_op = graph_op(fr.g, op->name, fr.g->cur_loc);
+    fr.g->ops[fr.g->cur_op].lines = op->lines, fr.g->ops[fr.g->cur_op].nlines = op->nlines;
     op_bind(f, brackets);
     int header = header_nodes(op);
     eval_nodes(f, 1, header);

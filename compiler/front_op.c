@@ -319,11 +319,63 @@ static const OpText *parse_text(lua_State *L, const char *who)
     front_err_pos(place, field_int(L, lua_gettop(L), "pos"), 0, "%s", field_text(L, lua_gettop(L), "message"));
 }
 
+// The lines of d in its file; its definition ends before position `end` of the text, blank lines and comments aside.
+static OpLines own_lines(const OpDef *d, size_t end)
+{
+    const OpText *t = d->text;
+    OpLines l = {.op = d->name, .file = t->file};
+    if (!t->content) return l;
+    const char *s = t->content, *stop = s + t->offset + end;
+    int line = 1;
+    for (const char *begin = s + t->offset + d->pos - 1; s < begin; s++) line += *s == '\n';
+    for (l.first = line; s < stop; line++) {
+        s += strspn(s, " \t");
+        if (s < stop && *s != '\n' && strncmp(s, "--", 2)) l.last = line;
+        s += strcspn(s, "\n");
+        s += *s == '\n';
+    }
+    return l;
+}
+
+static void add_callees(OpLines **lines, const OpDef *d)
+{
+    for (int i = 1; i <= d->nnodes; i++) {
+        const OpDef *callee = d->nodes[i].callee;
+        for (int k = 0; callee && k < callee->nlines; k++) {
+            bool known = false;
+            for (size_t j = 0; j < vec_len(*lines); j++)
+                known |= (*lines)[j].op == callee->lines[k].op;
+            if (!known) vec_push(*lines, callee->lines[k]);
+        }
+    }
+    if (d->grad) add_callees(lines, d->grad);
+}
+
+static void find_lines(OpDef *d, size_t end)
+{
+    OpLines *lines = NULL;
+    vec_push(lines, own_lines(d, end));
+    add_callees(&lines, d);
+    d->nlines = (int)vec_len(lines);
+    d->lines = memcpy(ARENA(OpLines, d->nlines), lines, sizeof *lines * vec_len(lines));
+    vec_free(lines);
+}
+
+// Where op i of the list ends in the text: before the next one.
+static size_t end_of(lua_State *L, int list, int i, const OpText *text)
+{
+    size_t end = strlen(text->text);
+    if (lua_rawgeti(L, list, i + 1) == LUA_TTABLE) end = (size_t)field_int(L, lua_gettop(L), "pos") - 1;
+    lua_pop(L, 1);
+    return end;
+}
+
 // Defines op i of the list at `list` and pushes it as a value of Lua.
 static OpDef *define(lua_State *L, int list, int i, const OpText *text)
 {
     lua_rawgeti(L, list, i);
     OpDef *d = read_op(L, lua_gettop(L), text);
+    find_lines(d, end_of(L, list, i, text));
     vec_push(fr.ops, d);
     lua_getfield(L, LUA_REGISTRYINDEX, "pico.known");
     lua_pushvalue(L, -2);

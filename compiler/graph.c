@@ -73,7 +73,7 @@ Loc graph_loc(Graph *g, const char *file, int line)
 
 uint32_t graph_op(Graph *g, const char *name, Loc loc)
 {
-    vec_push(g->ops, (OpCall){intern(name), loc});
+    vec_push(g->ops, (OpCall){.name = intern(name), .loc = loc});
     return (uint32_t)(vec_len(g->ops) - 1);
 }
 

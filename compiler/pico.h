@@ -127,7 +127,11 @@ typedef struct {
 
 typedef struct { const char *name; int64_t extent; } AxisInfo;
 typedef struct { const char *file; int line; } LocInfo;
-typedef struct { const char *name; Loc loc; } OpCall;  // name: op; loc: the Lua line of the call
+typedef struct { const char *op, *file; int first, last; } OpLines;  // where an op's definition is; first 0: made at run time
+typedef struct {
+    const char *name; Loc loc;     // the op; the Lua line of the call
+    const OpLines *lines; int nlines;  // its definition, then those of all ops that its text calls (--explain)
+} OpCall;
 typedef struct { const char *name; uint32_t shift; int64_t limit; int32_t ignore; Val val; } Input;
 typedef struct {
     const char *name, *aliases;    // file name; further accepted names, '\n' between

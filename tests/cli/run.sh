@@ -72,6 +72,19 @@ for place in model.lua :5 model.lua: model.lua:0 model.lua:5x model.lua:42949673
   refuse 2 'is not FILE:LINE' "$picoc" model.lua -o x --explain "$place"
 done
 refuse 1 'nothing of the graph' "$picoc" model.lua --explain model.lua:9999
+# a line of Lua: equal layers and equal kernels once; a line of an op's text: the calls of the op, and of those it is in
+line() { grep -n -m 1 -e "$1" "$2" | cut -d : -f 1; }
+accept "$picoc" model.lua --explain "model.lua:$(line 'nn.attention' model.lua)"
+holds grep -q '^model.layers.0, and 5 layers like it$' out
+holds grep -q '^  x 6  layers 0..5  F      attention .* MB ' out
+holds test "$(grep -c '= attention ' out)" = 1
+accept "$picoc" model.lua --explain "nn.lua:$(line 'mean.hidden..x.2. + eps' "$root/graphs/nn.lua")"
+holds grep -q '^rmsnorm, defined there, is called at model.lua:[0-9]* (13 times)$' out
+accept "$picoc" model.lua --explain "nn.lua:$(line 'turned = where' "$root/graphs/nn.lua")"
+holds grep -q '^rotate, defined there, is called by rope at model.lua:[0-9]* (12 times)$' out
+holds grep -q '^total [0-9]* launches, .*B, .*FLOP ' out
+accept "$picoc" model.lua --explain "model.lua:$(line 'm:train' model.lua)"
+holds grep -q 'ran, and nothing of the graph comes from it' out
 absent x
 
 # ---- picoc: files
