@@ -10,14 +10,14 @@ scripts/packages.sh run
 cmake --preset release -G Ninja -DPICO_TESTS=OFF >/dev/null
 cmake --build build
 echo
-scripts/corpus.sh ${text:+"$text"} | tee build/corpus.stats
+scripts/corpus.sh "${text:--}" build/corpus.txt | tee build/corpus.stats
 entropy=$(sed -n 's/.*unigram entropy[^0-9]*\([0-9.]*\).*/\1/p' build/corpus.stats)
 echo
 build/picoc graphs/llama.lua -o build/demo.plan --dot build/demo.dot --report
 dot -Tsvg build/demo.dot -o build/demo.svg
 echo
 build/picorun build/demo.plan --data build/corpus.txt --warmup 20 --decay cosine --log build/demo.jsonl --save build/demo.safetensors
-scripts/plot_loss.sh build/demo.jsonl build/demo-loss.svg "$entropy"
+scripts/plot_loss.sh build/demo.jsonl build/demo-loss.svg "$entropy" >/dev/null
 awk -v h="$entropy" '
     match($0, /"loss": *[0-9.eE+-]+/) { l = substr($0, RSTART, RLENGTH); sub(/.*: */, "", l); last[n++ % 20] = l }
     END {
