@@ -83,7 +83,7 @@ static void put_box(const Picture *p, Buf *out, size_t i)
     buf_write(&b, box->label, line);
     if (box->count > 1) buf_printf(&b, " x %u", box->count);
     buf_puts(&b, box->label + line);
-    if (box->saved) buf_puts(&b, "\nsaved: "), dot_put_bytes(&b, box->saved);
+    if (box->saved) buf_puts(&b, "\nsaved: "), buf_amount(&b, (double)box->saved, "B");
     buf_printf(out, "    n%zu [shape=%s, fillcolor=\"%s\", label=\"", i + 1, box->shape, box->color);
     escape(out, b.s);
     buf_puts(out, "\"];\n");
@@ -94,7 +94,7 @@ static void put_edge_label(const Picture *p, Buf *out, Val v, bool shapes)
 {
     Buf b = {0};
     if (shapes) dot_put_shape(p->g, &b, &p->g->nodes[v]), buf_puts(&b, "\n");
-    dot_put_bytes(&b, value_bytes(p->g, v));
+    buf_amount(&b, (double)value_bytes(p->g, v), "B");
     buf_puts(out, " [label=\""), escape(out, b.s), buf_puts(out, "\"]");
     buf_free(&b);
 }

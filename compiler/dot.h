@@ -40,7 +40,6 @@ static inline bool dot_is_leaf(const Node *x)
 // dot_boxes.c: boxes and clusters, and the edges of level kernel
 void dot_boxes(Picture *p, const char *level);
 // dot_label.c. The labels are malloc'd; folded: of a box for many calls, without what differs between them.
-void dot_put_bytes(Buf *b, uint64_t n);                    // "12.6 MB"
 void dot_put_shape(const Graph *g, Buf *b, const Node *x); // "seq 64, hidden 2048"
 Val dot_weight_of(const Graph *g, Val v);                  // the parameter that a contraction multiplies by, 0: none
 char *dot_node_label(const Graph *g, Val v);               // level layer

@@ -6,16 +6,6 @@
 // Trap: a parameter's short name has no layer, so only what is drawn with that layer may use it.
 #include "dot.h"
 
-void dot_put_bytes(Buf *b, uint64_t n)
-{
-    if (n >= 10000000)
-        buf_printf(b, "%.0f MB", (double)n / 1e6);
-    else if (n >= 10000)
-        buf_printf(b, "%.0f kB", (double)n / 1e3);
-    else
-        buf_printf(b, "%llu B", (unsigned long long)n);
-}
-
 void dot_put_shape(const Graph *g, Buf *b, const Node *x)
 {
     for (int i = 0; i < x->naxes; i++)
@@ -105,7 +95,7 @@ char *dot_op_label(const Graph *g, Val v, bool folded)
     put_line_of(g, &b, v, folded ? "\n" : ", ");
     if (folded) return b.s;
     buf_puts(&b, "\n"), dot_put_shape(g, &b, &g->nodes[v]);
-    buf_puts(&b, g->nodes[v].naxes ? ": " : ""), dot_put_bytes(&b, value_bytes(g, v));
+    buf_puts(&b, g->nodes[v].naxes ? ": " : ""), buf_amount(&b, (double)value_bytes(g, v), "B");
     return b.s;
 }
 
@@ -126,7 +116,7 @@ char *dot_group_label(const Graph *g, const Group *group, bool folded)
         put_stem(&b, g->kernels[group->kernel].name), buf_printf(&b, "\n%s", g->kernels[group->kernel].label);
     else
         buf_printf(&b, "%s\n%s", g->kernels[group->kernel].name, g->kernels[group->kernel].label);
-    if (!folded) buf_puts(&b, "\n"), dot_put_bytes(&b, group->bytes);
+    if (!folded) buf_puts(&b, "\n"), buf_amount(&b, (double)group->bytes, "B");
     buf_free(&place);
     return b.s;
 }

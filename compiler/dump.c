@@ -105,12 +105,6 @@ static void put_operation(const Graph *g, const Node *n, Buf *out)
 }
 
 // A file is shown without its folder: dumps, labels and plans are the same wherever the description lies.
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 const char *node_place(const Graph *g, Val v, Buf *out)
 {
     const Node *n = &g->nodes[v];

@@ -30,12 +30,6 @@ typedef struct {
 } Explain;
 
 // ---- the line
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static bool same_file(const char *asked, const char *file)
 {
     size_t n = strlen(asked), m = strlen(file);
@@ -234,14 +228,6 @@ static void put_nodes(const Explain *e, uint32_t cause)
 }
 
 // ---- kernels
-static void put_amount(double v, const char *unit, Buf *b)
-{
-    static const char *const big[] = {"", "k", "M", "G", "T", "P"};
-    int i = 0;
-    while (v >= 999.5 && i < 5) v /= 1000, i++;
-    buf_printf(b, !i || v >= 99.95 ? "%.0f %s%s" : v < 9.995 ? "%.2f %s%s" : "%.1f %s%s", v, big[i], unit);
-}
-
 // A name as it is in every layer: without the layer's.
 static const char *short_name(const Graph *g, const char *name)
 {
@@ -334,7 +320,7 @@ static char *entry_text(const Explain *e, const Group *group)
 {
     Buf b = {0}, bytes = {0}, place = {0};
     put_kind(e, group, &b);
-    put_amount((double)group->bytes, "B", &bytes);
+    buf_amount(&bytes, (double)group->bytes, "B");
     buf_printf(&b, " %8s  %s:", bytes.s, node_place(e->g, group->nodes[0], &place));
     put_values(e, " reads", group->reads, &b);
     put_values(e, vec_len(group->reads) ? "; writes" : " writes", group->writes, &b);
@@ -408,7 +394,7 @@ static void put_kernels(Explain *e)
                     "written, of one)\n");
     put_entries(e);
     Buf total = {0};
-    put_amount(bytes, "B", &total), buf_puts(&total, ", "), put_amount(flops, "FLOP", &total);
+    buf_amount(&total, bytes, "B"), buf_puts(&total, ", "), buf_amount(&total, flops, "FLOP");
     fprintf(e->out, "total %zu launch%s, %s (of contractions and attention); F and B run once a micro-batch\n", n,
             n == 1 ? "" : "es", total.s);
     buf_free(&total);

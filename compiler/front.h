@@ -205,5 +205,7 @@ void model_optimize(lua_State *L);
 void model_optimized(void);
 int param_field(lua_State *L, Tensor *t, const char *key);   // p.grad, p:state...; 0: no such field
 int call_parser(lua_State *L, const char *function, int nargs);  // arguments on the stack; -> result or nil, error
+int sorted_pairs(lua_State *L);                              // front_sorted.c: pairs and next of a description
+int sorted_next(lua_State *L);
 // A vec of the table's keys, interned; all must be strings.
 void table_keys_sorted(lua_State *L, int index, const char *who, const char ***keys);

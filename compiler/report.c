@@ -78,13 +78,13 @@ static Costs collect(const Graph *g)
 }
 
 // ---- text
-static const char *readable(double v, const char *unit, char buf[32])
+static const char *readable(double v, const char *unit, char text[32])
 {
-    static const char *const big[] = {"", "k", "M", "G", "T", "P"};
-    int i = 0;
-    while (fabs(v) >= 1000 && i < 5) v /= 1000, i++;
-    snprintf(buf, 32, v < 10 && i ? "%.2f %s%s" : v < 100 && i ? "%.1f %s%s" : "%.0f %s%s", v, big[i], unit);
-    return buf;
+    Buf b = {0};
+    buf_amount(&b, v, unit);
+    snprintf(text, 32, "%s", b.s);
+    buf_free(&b);
+    return text;
 }
 
 static void memory_text(const Graph *g, const Costs *c, FILE *out)

@@ -253,6 +253,21 @@ void buf_free(Buf *b)
     *b = (Buf){0};
 }
 
+// ---- for people
+void buf_amount(Buf *b, double v, const char *unit)
+{
+    static const char *const big[] = {"", "k", "M", "G", "T", "P"};
+    int i = 0;
+    while (v >= 999.5 && i < 5) v /= 1000, i++;
+    buf_printf(b, !i || v >= 99.95 ? "%.0f %s%s" : v < 9.995 ? "%.2f %s%s" : "%.1f %s%s", v, big[i], unit);
+}
+
+const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 // ---- the nearest name
 
 // Edits between two names: insertions, deletions, replacements, and swaps of neighbours.

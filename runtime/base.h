@@ -72,6 +72,10 @@ void buf_free(Buf *b);
 // ---- the name among `names` that is nearest to a misspelled one; NULL if none is near. Of equals the first by alphabet.
 const char *nearest_name(const char *name, size_t n, const char *const *names);
 
+// ---- for people: 1234567 B is "1.23 MB"; "a/b.lua" is "b.lua"
+void buf_amount(Buf *b, double v, const char *unit);
+const char *base_name(const char *path);
+
 // ---- interned strings: equal text is the same pointer, for the life of the process
 const char *intern(const char *s);
 const char *intern_n(const char *s, size_t n);
