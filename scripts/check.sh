@@ -3,6 +3,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh test
-cmake --preset release -G Ninja >/dev/null
+cmake --preset release -G Ninja -DPICO_TESTS=ON >/dev/null
 cmake --build build
-ctest --test-dir build --output-on-failure -j2
+ctest --test-dir build --output-on-failure -j2 --no-tests=error
