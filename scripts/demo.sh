@@ -16,7 +16,7 @@ echo
 build/picoc graphs/llama.lua -o build/demo.plan --dot build/demo.dot --report
 dot -Tsvg build/demo.dot -o build/demo.svg
 echo
-build/picorun build/demo.plan --data build/corpus.txt --warmup 20 --decay cosine --log build/demo.jsonl --save build/demo.safetensors
+build/picorun build/demo.plan --data build/corpus.txt --steps 450 --warmup 20 --decay cosine --log build/demo.jsonl --save build/demo.safetensors
 scripts/plot_loss.sh build/demo.jsonl build/demo-loss.svg "$entropy" >/dev/null
 awk -v h="$entropy" '
     match($0, /"loss": *[0-9.eE+-]+/) { l = substr($0, RSTART, RLENGTH); sub(/.*: */, "", l); last[n++ % 20] = l }
