@@ -307,7 +307,7 @@ static void put_why(const Explain *e, const Group *group, Buf *b)
     if (!group->why) return;
     buf_printf(b, "\n      not one with what comes before: %s", group->why);
     const char *space = ": ";
-    for (size_t i = 0; !strcmp(group->why, "it is of another segment") && i < vec_len(group->reads); i++) {
+    for (size_t i = 0; group->why == why_other_segment && i < vec_len(group->reads); i++) {
         uint32_t from = e->g->group_of[group->reads[i]];
         if (!from || e->g->groups[from - 1].seg == group->seg) continue;
         buf_puts(b, space), put_value(e, group->reads[i], b);

@@ -204,11 +204,15 @@ static void absorb(Fuse *f, uint32_t into, uint32_t from, const Draft *shape)
     d->gone = true;
 }
 
+const char why_other_segment[] = "it is of another segment";
+
 bool try_merge(Fuse *f, uint32_t into, uint32_t from, const char **why)
 {
     Draft *a = &f->drafts[into], *b = &f->drafts[from], shape = *a;
     if (a->nred < b->nred) shape.nred = b->nred, memcpy(shape.red, b->red, sizeof shape.red);
-    *why = a->alone || b->alone ? "others add to its accumulator" : a->seg != b->seg ? "it is of another segment" : merge_shape(f->g, a, b, &shape);
+    *why = a->alone || b->alone ? "others add to its accumulator"
+           : a->seg != b->seg   ? why_other_segment
+                                : merge_shape(f->g, a, b, &shape);
     if (!*why && (reads_far(f, a, from) || reads_far(f, b, into))) *why = "it is read at other positions";
     bool columns = a->kind == G_COL && b->kind == G_COL;  // all sums of a kernel run at once
     if (!*why && columns && (reads_from(f, a, from) || reads_from(f, b, into))) *why = "it needs the whole sum";

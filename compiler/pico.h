@@ -349,6 +349,7 @@ struct Group {
     uint64_t bytes, flops; // least traffic; arithmetic of contractions, attention
     const char *why;       // why it was not fused with its producer (--explain)
 };
+extern const char why_other_segment[];  // a Group's `why`, which explain says more about
 void fuse(Graph *g);
 
 // ------------------------------------------------------------------------------------------------------ order.c

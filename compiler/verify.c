@@ -79,12 +79,7 @@ void verify_select(Graph *g)
 }
 
 // ---- fuse, order
-static bool read_through(const Node *x)  // needs no group of its own
-{
-    return x->nin == 0 || x->kind == K_VIEW || x->kind == K_PART || x->seg == SEG_INIT || x->naxes == 0 || x->dtype == BOOL ||
-           x->dtype == I32 || x->kind == K_RANDOM;
-}
-
+// Maps, views and constants without a group are read through; sums, products and writes need one.
 void verify_fuse(Graph *g)
 {
     size_t n = vec_len(g->nodes);
@@ -100,10 +95,6 @@ void verify_fuse(Graph *g)
         const Node *x = node_of(g, v);
         if (!live[v] || count[v]) continue;
         if (g->stored[v] && x->nin) broken(g, "fuse", v, "a stored value that no kernel computes");
-        if ((x->kind == K_MAP || x->kind == K_REDUCE) && !read_through(x) && g->group_of[v] == 0) {
-            // pulled: fine as long as some group reads through it; its own operands are checked the same way
-            continue;
-        }
         if (x->kind == K_ACCUMULATE || x->kind == K_UPDATE || x->kind == K_CONTRACT || x->kind == K_REDUCE)
             broken(g, "fuse", v, "a node that no group computes");
     }
