@@ -67,7 +67,7 @@ Val make_random(Graph *g, DType dtype, int naxes, const Axis *axes)
 Val make_leaf(Graph *g, Kind kind, uint32_t id, DType dtype, int naxes, const Axis *axes)
 {
     Node n = {.kind = (uint8_t)kind, .dtype = (uint8_t)dtype};
-    if (kind < K_INPUT || kind > K_SCALAR) bug("%s is no leaf", kind_info[kind].name);
+    if ((kind < K_INPUT || kind > K_SCALAR) && kind != K_RECV) bug("%s is no leaf", kind_info[kind].name);
     set_axes(&n, naxes, axes);
     n.u.id = id;
     return graph_add(g, &n);
@@ -564,10 +564,44 @@ Val make_accumulate(Graph *g, uint32_t acc, Val v)
 Val make_update(Graph *g, Val where, Val v)
 {
     const Node target = *node_of(g, where);
-    if (target.kind != K_PARAM && target.kind != K_STATE) bug("update of %s", kind_info[target.kind].name);
+    if (target.kind != K_PARAM && target.kind != K_STATE && target.kind != K_SLICE) bug("update of %s", kind_info[target.kind].name);
     check_target(g, &target, v);
     v = make_broadcast(g, make_cast(g, v, (DType)target.dtype), target.naxes, target.axes);
     Node n = {.kind = K_UPDATE, .dtype = target.dtype, .nin = 2, .in = {v, where}};
     set_axes(&n, target.naxes, target.axes);
+    return graph_add(g, &n);
+}
+
+// -------------------------------------------------------------------------------------------------- between ranks
+CommKey comm_key(uint32_t mesh) { return (CommKey){.mesh = mesh}; }
+
+Val make_reshard(Graph *g, Val a, const Reshard *r)
+{
+    const Node in = *node_of(g, a);
+    Node n = {.kind = K_RESHARD, .dtype = in.dtype, .nin = 1, .in = {a}};
+    set_axes(&n, in.naxes, in.axes);
+    if (!r->key.mesh) bug("a reshard over no axis");
+    if (r->how == COLL_ALL_REDUCE) {
+        if (r->axis || r->part) bug("an all-reduce of an axis");
+    } else {
+        Axis from = r->how == COLL_ALL_GATHER ? r->part : r->axis, to = r->how == COLL_ALL_GATHER ? r->axis : r->part;
+        if (from) {
+            int at = axis_find(&n, from);
+            if (at < 0) bug("a reshard of axis '%s', which is not there", axis_name(g, from));
+            n.axes[at] = to;
+        } else {  // of a leaf's flat storage
+            set_axes(&n, 1, &to);
+        }
+    }
+    n.u.reshard = graph_reshard(g, r);
+    return graph_add(g, &n);
+}
+
+Val make_slice(Graph *g, Val leaf, CommKey key, Axis flat)
+{
+    const Node in = *node_of(g, leaf);
+    if (in.nin) bug("a slice of what is no leaf");
+    Node n = {.kind = K_SLICE, .dtype = in.dtype, .nin = 1, .in = {leaf}, .naxes = 1, .axes = {flat}};
+    n.u.reshard = graph_reshard(g, &(Reshard){.how = COLL_REDUCE_SCATTER, .key = key, .part = flat, .why = ""});
     return graph_add(g, &n);
 }

@@ -255,7 +255,8 @@ void derive_node(Deriv *d, Graph *G, Val v, Val g)
     case K_VIEW: give(d, A, derive_view(G, n, make_cast(G, g, wide))); break;
     case K_ATTENTION: derive_attention(d, G, n, v, g); break;
     case K_INPUT: case K_PARAM: case K_STATE: case K_TOTAL: case K_SCALAR: case K_CONST: case K_INDEX: case K_RANDOM: break;
-    case K_PART: case K_ATTENTION_GRAD: case K_ACCUMULATE: case K_UPDATE: case K_NONE: case KIND_COUNT:
+    case K_PART: case K_ATTENTION_GRAD: case K_ACCUMULATE: case K_RESHARD: case K_RECV: case K_SLICE: case K_UPDATE: case K_NONE:
+    case KIND_COUNT:
         bug("%s has no derivative", kind_info[n->kind].name);
     }
 }

@@ -40,7 +40,7 @@ static void find_edges(Picture *p)
             Val w = vec_pop(stack);
             if (p->box_of[w]) {
                 if (p->box_of[w] != p->box_of[v]) vec_push(p->edges, (Edge){p->box_of[w], p->box_of[v], w});
-            } else if (g->nodes[w].kind != K_PARAM && !(g->nodes[w].seg == SEG_INIT && g->nodes[w].nin)) {
+            } else if (g->nodes[w].kind != K_PARAM && !(g->nodes[w].seg == AT_INIT && g->nodes[w].nin)) {
                 for (int i = 0; i < g->nodes[w].nin; i++) vec_push(stack, g->nodes[w].in[i]);
             }
         }
@@ -154,6 +154,7 @@ static void put_picture(const Picture *p, Buf *out, const char *level)
 {
     buf_puts(out, "digraph \"");
     escape(out, p->g->model);
+    if (p->g->nstages > 1) buf_printf(out, ", stage %d", p->g->stage);
     buf_puts(out, "\" {\n  nslimit=1; nslimit1=1; mclimit=0.3; rankdir=TB; fontname=\"Helvetica\";\n"
                   "  node [style=filled, fontname=\"Helvetica\", fontsize=11, color=\"#888888\"];\n"
                   "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\", fontcolor=\"#555555\"];\n");
@@ -183,16 +184,21 @@ static void picture_free(Picture *p)
     free(p->box_of), free(p->like), free(p->rest);
 }
 
-void dot(const Graph *g, const char *path, const char *level)
+static void put_stage(const Graph *g, const char *level, Buf *out)
 {
     Picture p = picture_new(g);
-    Buf out = {0};
     dot_boxes(&p, level);
     if (strcmp(level, "kernel")) find_edges(&p);
     dot_add_leaf_lines(&p);
     sort_edges(&p);
-    put_picture(&p, &out, level);
+    put_picture(&p, out, level);
+    picture_free(&p);
+}
+
+void dot(const Program *prog, const char *path, const char *level)
+{
+    Buf out = {0};
+    for (int s = 0; s < prog->nstages; s++) put_stage(prog->stages[s], level, &out);
     if (!write_file_atomic(path, out.s, out.n)) fatal("--dot %s:", path);
     buf_free(&out);
-    picture_free(&p);
 }

@@ -34,7 +34,7 @@ typedef struct {
 
 static inline bool dot_is_leaf(const Node *x)
 {
-    return x->kind == K_PARAM || x->kind == K_INPUT || x->kind == K_STATE || x->kind == K_TOTAL;
+    return is_storage(x);
 }
 
 // dot_boxes.c: boxes and clusters, and the edges of level kernel

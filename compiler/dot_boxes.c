@@ -12,7 +12,7 @@
 // ---- nodes
 static bool is_forward(const Node *x)
 {
-    return !x->backward && x->seg != SEG_UPDATE && x->kind != K_TOTAL && x->kind != K_STATE && x->kind != K_ACCUMULATE;
+    return !x->backward && x->seg != AT_UPDATE && x->kind != K_TOTAL && x->kind != K_STATE && x->kind != K_ACCUMULATE;
 }
 
 static bool read_through(const Node *x)
@@ -83,7 +83,7 @@ static uint64_t *layer_signatures(const Graph *g)
     uint64_t *h = xcalloc((size_t)g->nlayers + 2, sizeof *h);
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         const Node *x = &g->nodes[v];
-        if (!is_forward(x) || x->nin == 0 || x->seg == SEG_INIT) continue; // tables are shared
+        if (!is_forward(x) || x->nin == 0 || x->seg == AT_INIT) continue; // tables are shared
         uint64_t *s = &h[x->layer + 1];
         *s = mix(*s, (uint64_t)x->kind << 16 | (uint64_t)x->fn << 8 | x->dtype);
         for (int i = 0; i < x->naxes; i++) *s = mix(*s, x->axes[i]);
@@ -135,7 +135,7 @@ static void boxes_model(Picture *p)
             p->box_of[v] = add_box(p, xstrdup(g->inputs[x->u.id].name), "oval", "#f2f2f2", 0);
         else if (x->kind == K_UPDATE) {
             if (!optimizer) optimizer = add_box(p, xstrdup("backward, then the optimizer"), "box", "#f6e3db", 0);
-        } else if (is_forward(x) && x->nin && !read_through(x) && x->seg != SEG_INIT) {
+        } else if (is_forward(x) && x->nin && !read_through(x) && x->seg != AT_INIT) {
             uint32_t *box = &layers[x->layer + 1];
             if (!*box) *box = box_of_layer(p, x->layer, x->layer);
             p->box_of[v] = *box;
@@ -153,7 +153,7 @@ static void boxes_layer(Picture *p)
     uint32_t *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
     for (Val v = (Val)vec_len(g->nodes); v-- > 1;) {
         const Node *x = &g->nodes[v];
-        if (!is_forward(x) || read_through(x) || (x->nin && x->seg == SEG_INIT) || x->kind == K_PARAM) continue;
+        if (!is_forward(x) || read_through(x) || (x->nin && x->seg == AT_INIT) || x->kind == K_PARAM) continue;
         if ((p->box_of[v] = box_of_rest(p, v, SEG_F, 0))) continue;
         uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
         int cluster = x->nin && x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
@@ -178,14 +178,15 @@ static void boxes_layer(Picture *p)
 // ---- levels op and kernel
 static void segment_clusters(Picture *p)
 {
-    static const char *const names[SEG_COUNT] = {"init: once", "prep: once a step", "forward", "backward", "update"};
+    static const char *const names[SEG_COUNT] = {"init: once", "prep: once a step", "forward", "backward",
+                                                 "backward of weights", "update"};
     for (int s = 0; s < SEG_COUNT; s++) vec_push(p->clusters, xstrdup(names[s]));
     p->stacked = true;
 }
 
-static bool is_folded(int seg)
+static bool is_folded(uint8_t seg)
 {
-    return seg != SEG_F && seg != SEG_B;
+    return seg <= AT_PREP || seg == AT_UPDATE;
 }
 
 // The box of that label in the cluster: the one there is, counted once more, or a new one. Owns the label.
@@ -216,9 +217,9 @@ static void add_op_leaves(Picture *p, Val v)
 static uint32_t op_box(Picture *p, Val v, uint32_t *calls)
 {
     const Node *x = &p->g->nodes[v];
-    int cluster = x->seg + 1;
+    int cluster = (int)seg_id(x->seg) + 1;
     if (!is_folded(x->seg)) {
-        uint32_t box = box_of_rest(p, v, (SegmentId)x->seg, cluster);
+        uint32_t box = box_of_rest(p, v, seg_id(x->seg), cluster);
         return box ? box : add_box(p, dot_op_label(p->g, v, false), "box", node_color(x), cluster);
     }
     uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
@@ -272,10 +273,11 @@ static Val group_node(const Graph *g, const Group *group)
 
 static uint32_t kernel_box(Picture *p, const Group *group)
 {
-    static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd", "#d9f0dd", "#f6e3db"};
-    int cluster = group->seg + 1;
+    static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd",
+                                         "#d9f0dd", "#f6e3db", "#f3d9ef", "#f3d9ef"};
+    int cluster = (int)seg_id(group->seg) + 1;
     if (is_folded(group->seg)) return fold_box(p, dot_group_label(p->g, group, true), colors[group->kind], cluster);
-    uint32_t box = box_of_rest(p, group_node(p->g, group), group->seg, cluster);
+    uint32_t box = box_of_rest(p, group_node(p->g, group), seg_id(group->seg), cluster);
     return box ? box : add_box(p, dot_group_label(p->g, group, false), "box", colors[group->kind], cluster);
 }
 
@@ -285,6 +287,7 @@ static void boxes_kernel(Picture *p)
     segment_clusters(p);
     for (size_t i = 0; i < vec_len(g->groups); i++) {
         const Group *group = &g->groups[i];
+        if (group->kind == G_START) continue;  // a collective is one box, that of its end
         uint32_t box = kernel_box(p, group);
         for (size_t k = 0; k < vec_len(group->nodes); k++) p->box_of[group->nodes[k]] = box;
     }

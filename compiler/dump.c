@@ -75,6 +75,30 @@ static void put_operands(const Node *n, Buf *out)
     for (int i = 0; i < n->nin; i++) buf_printf(out, " %%%u", n->in[i]);
 }
 
+// "tp", "dp", "kv dp stages 0 3"
+static void put_key(CommKey key, Buf *out)
+{
+    static const char *const names[MESH_FACTORS] = {"group", "kv", "cp", "pp", "dp"};
+    uint32_t mesh = key.mesh;
+    const char *between = "";
+    if ((mesh & MESH_TP) == MESH_TP) buf_puts(out, "tp"), mesh &= ~(uint32_t)MESH_TP, between = " ";
+    for (int f = 0; f < MESH_FACTORS; f++)
+        if (mesh >> f & 1) buf_printf(out, "%s%s", between, names[f]), between = " ";
+    for (int s = 0; s < 64 && key.stages; s++)
+        if (key.stages >> s & 1) buf_printf(out, "%s%d", s && key.stages & ((1ull << s) - 1) ? "+" : " stages ", s);
+}
+
+static void put_reshard(const Graph *g, const Reshard *r, Buf *out)
+{
+    static const char *const how[] = {"all-reduce", "reduce-scatter", "all-gather"}, *const reduce[] = {"", " max", " min"};
+    buf_printf(out, " {%s%s", how[r->how], r->how == COLL_ALL_GATHER ? "" : reduce[r->reduce]);
+    if (r->axis) buf_printf(out, " %s", axis_name(g, r->axis));
+    buf_puts(out, " over ");
+    put_key(r->key, out);
+    if (r->batch) buf_printf(out, " batch %u", r->batch);
+    buf_printf(out, ": %s}", r->why);
+}
+
 static void put_operation(const Graph *g, const Node *n, Buf *out)
 {
     static const char *const reductions[] = {"sum", "max", "min"};
@@ -99,6 +123,12 @@ static void put_operation(const Graph *g, const Node *n, Buf *out)
         put_number(n->u.attention->window, out);
         buf_puts(out, "}");
         break;
+    case K_RESHARD: put_reshard(g, n->u.reshard, out); break;
+    case K_SLICE: buf_puts(out, " of "), put_key(n->u.reshard->key, out); break;
+    case K_RECV:
+        if (n->u.id < vec_len(g->transfers))
+            buf_printf(out, " %u from stage %u", g->transfers[n->u.id].tag, g->transfers[n->u.id].peer);
+        break;
     default:
         if (table_name(g, n)) buf_printf(out, " %u \"%s\"", n->u.id, table_name(g, n));
     }
@@ -118,7 +148,7 @@ const char *node_place(const Graph *g, Val v, Buf *out)
 
 void node_dump(const Graph *g, Val v, Buf *out)
 {
-    static const char *const segments[SEG_COUNT] = {"INIT", "PREP", "F", "B", "UPDATE"};
+    static const char *const segments[SEG_COUNT] = {"INIT", "PREP", "F", "B", "W", "UPDATE"};
     const Node *n = &g->nodes[v];
     size_t start = out->n;
     buf_printf(out, "%%%u %s ", v, dtype_name((DType)n->dtype));
@@ -129,8 +159,9 @@ void node_dump(const Graph *g, Val v, Buf *out)
     buf_printf(out, "%*s ; ", width < 55 ? 55 - width : 0, "");
     size_t before = out->n;
     node_place(g, v, out);
-    const char *segment = g->saved ? segments[n->seg] : n->backward ? "B" : "F";
+    const char *segment = g->saved ? segments[seg_id(n->seg)] : n->backward ? "B" : "F";
     buf_printf(out, "%s%s", out->n > before ? " " : "", segment);
+    if (g->nchunks > 1 && n->nin) buf_printf(out, " chunk %d", n->chunk);
     if (n->layer >= 0 && n->layer == g->nlayers) buf_puts(out, " after the layers");
     else if (n->layer >= 0) buf_printf(out, " layer %d", n->layer);
     if (g->saved && v < vec_len(g->saved) && g->saved[v]) buf_puts(out, " saved");
@@ -155,7 +186,18 @@ static void put_tables(const Graph *g, Buf *b)
     for (size_t i = 0; i < vec_len(g->scalars); i++)
         buf_printf(b, "scalar %u %s %%%u\n", g->scalars[i].slot, g->scalars[i].name, g->scalars[i].val);
     for (size_t i = 0; i < vec_len(g->accs); i++)
-        buf_printf(b, "acc %zu %s %s %%%u\n", i, g->accs[i].name, dtype_name(g->accs[i].dtype), g->accs[i].total);
+    {
+        buf_printf(b, "acc %zu %s %s %%%u", i, g->accs[i].name, dtype_name(g->accs[i].dtype), g->accs[i].total);
+        if (g->accs[i].key.mesh) buf_puts(b, " over "), put_key(g->accs[i].key, b);
+        buf_puts(b, "\n");
+    }
+    for (size_t i = 0; i < vec_len(g->transfers); i++) {
+        const Transfer *t = &g->transfers[i];
+        buf_printf(b, "%s %u %%%u %s stage %u%s", t->send ? "send" : "recv", t->tag, t->val, t->send ? "to" : "from", t->peer,
+                   t->backward ? " backward" : "");
+        if (g->nchunks > 1) buf_printf(b, " chunk %d", t->chunk);
+        buf_puts(b, "\n");
+    }
 }
 
 void graph_dump(const Graph *g, FILE *out)

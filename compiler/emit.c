@@ -1,6 +1,6 @@
 // emit.c: groups become kernels: text in C and in CUDA C, from the same bodies.
 //
-//   emit.c            one kernel for equal texts, names, comments, translation units, files
+//   emit.c            one kernel for equal texts (over all stages), names, comments, translation units, files
 //   emit_expr.c       values as lines, pulled by their users       emit_index.c    index expressions
 //   emit_access.c     lines by level, loads, stores, predicates    emit_template.c templates/, filled
 //   emit_loops.c      loops, elementwise kernels                   emit_row.c      reductions within a row
@@ -122,24 +122,42 @@ static const char *with_name(Graph *g, const char *notes, const char *body, cons
 }
 
 // ------------------------------------------------------------------------------------------------------- kernels
-typedef struct {
-    const char *text;
-    uint32_t kernel;
-} Known; // text: interned, both targets
-
-static uint32_t kernel_of(Graph *g, Group *gr, KernelText *k, char *const body[2], Known **known)
+// The kernel of an earlier stage with that key, or NULL; their number (each once) in *distinct.
+static const KernelText *earlier_kernel(const Graph *g, const Program *prog, const char *key, size_t *distinct)
 {
-    Buf key = {0};
-    buf_puts(&key, body[TARGET_CPU]);
-    buf_puts(&key, body[TARGET_CUDA]);
-    const char *text = intern_n(key.s, key.n);
-    buf_free(&key);
-    for (size_t i = 0; i < vec_len(*known); i++)
-        if ((*known)[i].text == text) return (*known)[i].kernel;
-    Buf notes = {0};
+    for (int s = 0; prog && s < g->stage; s++) {
+        const Graph *before = prog->stages[s];
+        for (size_t i = 0; i < vec_len(before->kernels); i++) {
+            if (before->kernels[i].key == key) return &before->kernels[i];
+            *distinct += before->kernels[i].stage == s;
+        }
+    }
+    return NULL;
+}
+
+// The index of the kernel with these bodies: the stage's own, one of an earlier stage under the same name, or a new one.
+static uint32_t kernel_of(Graph *g, const Program *prog, Group *gr, KernelText *k, char *const body[2])
+{
+    Buf text = {0};
+    buf_puts(&text, body[TARGET_CPU]);
+    buf_puts(&text, body[TARGET_CUDA]);
+    const char *key = intern_n(text.s, text.n);
+    buf_free(&text);
     uint32_t index = (uint32_t)vec_len(g->kernels);
+    size_t number = 0;
+    for (uint32_t i = 0; i < index; i++) {
+        if (g->kernels[i].key == key) return i;
+        number += g->kernels[i].stage == g->stage;
+    }
+    const KernelText *earlier = earlier_kernel(g, prog, key, &number);
+    if (earlier) {
+        vec_push(g->kernels, *earlier);
+        return index;
+    }
+    Buf notes = {0};
     comment(g, gr, &notes);
-    k->name = kernel_name(g, gr, index);
+    k->key = key, k->stage = g->stage;
+    k->name = kernel_name(g, gr, number);
     k->label = places(g, gr, 3);
     for (int t = 0; t < 2; t++) k->text[t] = with_name(g, notes.s, body[t], k->name);
     buf_free(&notes);
@@ -151,11 +169,10 @@ static uint32_t kernel_of(Graph *g, Group *gr, KernelText *k, char *const body[2
         k->block[i] = max_of(k->block[i], 1u);
     }
     vec_push(g->kernels, *k);
-    vec_push(*known, (Known){text, index});
     return index;
 }
 
-static void emit_group(Emitter *e, Group *gr, Known **known)
+static void emit_group(Emitter *e, const Program *prog, Group *gr)
 {
     KernelText k = {0};
     char *body[2];
@@ -169,25 +186,25 @@ static void emit_group(Emitter *e, Group *gr, Known **known)
     body[TARGET_CUDA] = emit_target(e, TARGET_CUDA);
     k.rows = rows; // the plan's rows are those of the CPU kernel
     for (size_t i = 0; i < vec_len(gr->nodes); i++) e->inside[gr->nodes[i]] = 0;
-    gr->kernel = kernel_of(e->g, gr, &k, body, known);
+    gr->kernel = kernel_of(e->g, prog, gr, &k, body);
     free(body[0]), free(body[1]);
     emit_reset(e);
     arena_free(&e->arena);
     e->arena = (Arena){0};
 }
 
-void emit(Graph *g)
+bool has_kernel(const Group *group) { return group->kind != G_GEMM && group->kind < G_START; }
+
+void emit(Graph *g, const Program *prog)
 {
     Emitter e = {.g = g, .inside = xcalloc(vec_len(g->nodes), 1)};
-    Known *known = NULL;
     emit_reset(&e);
     for (size_t i = 0; i < vec_len(g->groups); i++)
-        if (g->groups[i].kind != G_GEMM) emit_group(&e, &g->groups[i], &known);
+        if (has_kernel(&g->groups[i])) emit_group(&e, prog, &g->groups[i]);
     for (size_t i = 0; i < vec_len(g->kernels); i++) g->scratch_bytes = max_of(g->scratch_bytes, g->kernels[i].scratch);
     free(e.inside);
     vec_free(e.vars), vec_free(e.idxs), vec_free(e.preds), vec_free(e.memos), vec_free(e.pointers);
     vec_free(e.positions), vec_free(e.used), vec_free(e.scratch), vec_free(e.written);
-    vec_free(known);
 }
 
 // ------------------------------------------------------------------------------------------- units and files

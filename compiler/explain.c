@@ -117,7 +117,7 @@ static int layer_given(const Explain *e, Val v)
     const Node *x = &e->g->nodes[v];
     int param = x->kind == K_TOTAL ? e->g->accs[x->u.id].param : x->kind == K_PARAM ? (int)x->u.id : -1;
     if (param >= 0) return e->g->nodes[e->g->params[param].val].layer;
-    return x->seg == SEG_UPDATE && x->nin && x->naxes ? e->layer[v] : -1;
+    return x->seg == AT_UPDATE && x->nin && x->naxes ? e->layer[v] : -1;
 }
 
 // A node of the update is of the layer whose parameter or gradient it is made from; of none if there are several.
@@ -127,7 +127,7 @@ static void find_layers(Explain *e)
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         const Node *x = &g->nodes[v];
         e->layer[v] = x->layer;
-        if (x->seg != SEG_UPDATE || !x->nin) continue;
+        if (x->seg != AT_UPDATE || !x->nin) continue;
         int layer = -1;
         for (int i = 0; i < x->nin; i++) {
             int l = layer_given(e, x->in[i]);
@@ -146,7 +146,7 @@ typedef struct {
 static int part_of(const Explain *e, Val v)
 {
     if (is_storage(&e->g->nodes[v])) return PART_HELD;
-    return e->g->group_of[v] ? e->g->nodes[v].seg : PART_INLINE;
+    return e->g->group_of[v] ? (int)seg_id(e->g->nodes[v].seg) : PART_INLINE;
 }
 
 static uint64_t mix(uint64_t h, uint64_t v)
@@ -186,10 +186,11 @@ static void put_parts(const Explain *e, uint32_t cause, int layer, const Signatu
                                               "at the start of a step",
                                               "forward",
                                               "backward, and what follows the last layer",
+                                              "gradients of weights, apart from backward",
                                               "update",
                                               "in memory for the whole run: no kernel makes it",
                                               "no kernel: read where it is used (views, constants, indices)"};
-    static const int sequence[PARTS] = {PART_HELD, SEG_INIT, SEG_PREP, SEG_F, SEG_B, SEG_UPDATE, PART_INLINE};
+    static const int sequence[PARTS] = {PART_HELD, SEG_INIT, SEG_PREP, SEG_F, SEG_B, SEG_W, SEG_UPDATE, PART_INLINE};
     bool inside = layer >= 0 && layer < e->g->nlayers;
     for (int i = 0; i < PARTS; i++) {
         int part = sequence[i], like = inside ? 0 : layer;
@@ -290,12 +291,15 @@ static void put_values(const Explain *e, const char *what, const Val *values, Bu
 
 static void put_kind(const Explain *e, const Group *group, Buf *b)
 {
-    static const char *const names[] = {"rows", "columns", "gemm", "attention", "attention gradient", "scatter"};
+    static const char *const names[] = {"rows", "columns", "gemm", "attention", "attention gradient", "scatter",
+                                        "begins", "ends"};
     const PlanGemm *m = &group->gemm;
     size_t start = b->n;
     if (group->kind == G_GEMM)
         buf_printf(b, "gemm %llu x %llu x %llu", (unsigned long long)m->m, (unsigned long long)m->n,
                    (unsigned long long)m->k);
+    else if (!has_kernel(group))
+        buf_printf(b, "%s %s", names[group->kind], e->g->colls[group->coll].why);
     else
         buf_printf(b, "%s %s", names[group->kind], e->g->kernels[group->kernel].name);
     buf_printf(b, "%*s", b->n - start < 34 ? (int)(34 - (b->n - start)) : 0, "");
@@ -311,7 +315,7 @@ static void put_why(const Explain *e, const Group *group, Buf *b)
         uint32_t from = e->g->group_of[group->reads[i]];
         if (!from || e->g->groups[from - 1].seg == group->seg) continue;
         buf_puts(b, space), put_value(e, group->reads[i], b);
-        buf_printf(b, " is of %s", plan_segment_name(e->g->groups[from - 1].seg));
+        buf_printf(b, " is of %s", plan_segment_name(seg_id(e->g->groups[from - 1].seg)));
         space = ", ";
     }
 }
@@ -327,7 +331,7 @@ static char *entry_text(const Explain *e, const Group *group)
     put_why(e, group, &b);
     buf_free(&bytes), buf_free(&place);
     char *with_segment = xmalloc(b.n + 16);
-    snprintf(with_segment, b.n + 16, "%-6s %s", plan_segment_name(group->seg), b.s);
+    snprintf(with_segment, b.n + 16, "%-6s %s", plan_segment_name(seg_id(group->seg)), b.s);
     buf_free(&b);
     return with_segment;
 }
@@ -438,7 +442,7 @@ static void put_causes(Explain *e)
     put_kernels(e);
 }
 
-// A line that ran, and of which the graph has nothing; or one that is not of the description at all.
+// A line that ran, and of which no stage has anything; or one that is not of the description at all.
 static void put_nothing(const Explain *e)
 {
     for (Loc i = 1; i < vec_len(e->g->locs); i++) {
@@ -452,22 +456,32 @@ static void put_nothing(const Explain *e)
     fatal("--explain: nothing of the graph comes from %s", e->asked);
 }
 
-void explain(const Graph *g, const char *file_line, FILE *out)
+// False: the stage has nothing of the line.
+static bool explain_stage(Explain *all, const Graph *g)
 {
-    Explain e = {.g = g, .asked = file_line, .out = out};
-    const char *colon = split_place(file_line, &e.line);
-    char *file = xstrdup(file_line);
-    file[colon - file_line] = 0;
-    e.file = file;
+    Explain e = {.g = g, .asked = all->asked, .file = all->file, .line = all->line, .out = all->out};
     size_t n = vec_len(g->nodes);
     e.live = xcalloc(n, sizeof *e.live), e.layer = xcalloc(n, sizeof *e.layer), e.cause = xcalloc(n, sizeof *e.cause);
     graph_mark_live(g, e.live);
     find_layers(&e);
     if (!mark_line(&e)) mark_calls(&e);
-    if (e.callers)
-        put_causes(&e);
-    else
-        put_nothing(&e);
+    bool any = e.callers != NULL;
+    if (any && g->nstages > 1) fprintf(e.out, "stage %d\n", g->stage);
+    if (any) put_causes(&e);
     vec_free(e.callers);
-    free(file), free(e.live), free(e.layer), free(e.cause);
+    free(e.live), free(e.layer), free(e.cause);
+    return any;
+}
+
+void explain(const Program *prog, const char *file_line, FILE *out)
+{
+    Explain e = {.g = prog->stages[0], .asked = file_line, .out = out};
+    const char *colon = split_place(file_line, &e.line);
+    char *file = xstrdup(file_line);
+    file[colon - file_line] = 0;
+    e.file = file;
+    bool any = false;
+    for (int s = 0; s < prog->nstages; s++) any |= explain_stage(&e, prog->stages[s]);
+    if (!any) put_nothing(&e);
+    free(file);
 }

@@ -39,7 +39,7 @@ typedef struct {
     bool shifted;      // an offset was written, even + 0: zero outside the axis
     const Value *lookup;
 } AtEntry;
-typedef enum { REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN } ReduceWord;
+typedef enum { WORD_SUM, WORD_MEAN, WORD_MAX, WORD_MIN } ReduceWord;
 extern const char *const reduce_words[4];
 
 Value value_number(double x, bool whole);

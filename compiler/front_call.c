@@ -239,7 +239,7 @@ static Val fit_adjoint(const Frame *f, Value r, int param)
     int n = 0;
     for (int i = 0; i < r.naxes; i++)
         if (value_axis(like, r.axes[i]) < 0) extra[n++] = r.axes[i];
-    if (n) r = value_reduce(REDUCE_SUM, r, n, extra);
+    if (n) r = value_reduce(WORD_SUM, r, n, extra);
     r.v = value_float(&r);
     r.type = T_FLOAT;
     r.scalar = false;

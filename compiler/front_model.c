@@ -311,7 +311,17 @@ static int model_loss(lua_State *L)
 }
 
 // ------------------------------------------------------------------------------------------------------- sharding
-// m:shard { ffn = "tp", hidden = false }: checked here; there is one rank so far, so it changes nothing.
+// m:shard { ffn = "tp", hidden = false }: where the positions of an axis are spread.
+static void set_map(const char *axis, const char *to)
+{
+    Graph *g = fr.g;
+    if (!strcmp(to, "dp") && strcmp(axis, "batch")) front_err("m:shard: '%s' can't go to \"dp\": only the axis 'batch' does", axis);
+    if (strcmp(to, "dp") && !strcmp(axis, "batch")) front_err("m:shard: 'batch' goes to \"dp\" and nowhere else");
+    if (!strcmp(to, "cp") && strcmp(axis, "seq")) front_err("m:shard: '%s' can't go to \"cp\": only the axis 'seq' does", axis);
+    if (!strcmp(to, "tp") && !strcmp(axis, "seq")) front_err("m:shard: 'seq' goes to \"cp\"; tensor parallelism splits it by itself (--sp)");
+    graph_map_axis(g, axis, !strcmp(to, "tp") ? MESH_TP : !strcmp(to, "dp") ? MESH_DP : !strcmp(to, "cp") ? MESH_CP : 0);
+}
+
 static int model_shard(lua_State *L)
 {
     check_model(L, "shard");
@@ -320,12 +330,13 @@ static int model_shard(lua_State *L)
     table_keys_sorted(L, 2, "m:shard", &keys);
     for (size_t i = 0; i < vec_len(keys); i++) {
         Axis axes[MAX_AXES];
-        each_axis(L, keys[i], axes, "m:shard");
+        int naxes = each_axis(L, keys[i], axes, "m:shard");
         int type = lua_getfield(L, 2, keys[i]);
         const char *to = type == LUA_TSTRING ? lua_tostring(L, -1) : "";
         bool mesh = !strcmp(to, "tp") || !strcmp(to, "dp") || !strcmp(to, "cp");
         if (!mesh && !(type == LUA_TBOOLEAN && !lua_toboolean(L, -1)))
             front_err("m:shard: '%s' goes to \"tp\", \"dp\", \"cp\" or false", keys[i]);
+        for (int k = 0; k < naxes; k++) set_map(axis_name(fr.g, axes[k]), to);
         lua_pop(L, 1);
     }
     vec_free(keys);

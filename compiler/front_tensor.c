@@ -255,14 +255,14 @@ static int function_reduce(lua_State *L)
     Axis axes[MAX_AXES];
     DType dtype = BOOL;
     if (lua_gettop(L) != 2) front_err("%s takes the axes and a tensor, as in %s(\"hidden\", x)", name, name);
-    if (lua_type(L, 1) != LUA_TSTRING && word >= REDUCE_MAX)
-        return binary(L, word == REDUCE_MAX ? FN_MAX : FN_MIN, reduce_words[word]);
+    if (lua_type(L, 1) != LUA_TSTRING && word >= WORD_MAX)
+        return binary(L, word == WORD_MAX ? FN_MAX : FN_MIN, reduce_words[word]);
     if (lua_type(L, 1) != LUA_TSTRING) front_err("%s takes the axes first, as in %s(\"hidden\", x)", name, name);
     int n = each_axis(L, lua_tostring(L, 1), axes, name);
     if (n == 0) front_err("%s: no axes in \"%s\"", name, lua_tostring(L, 1));
     Tensor *t = tensor_test(L, 2);
     Value r;
-    if (t && t->product && word == REDUCE_SUM) {
+    if (t && t->product && word == WORD_SUM) {
         fr.op_dtype = dtype = t->dtype;
         if (t->outer) fr.outers[t->outer_id].taken = true;
         r = value_product_sum(t->a, t->b, n, axes);

@@ -298,7 +298,7 @@ static Val reduce_version(ReduceWord word, Val v, int n, const Axis *axes, bool 
             times *= extent;
     }
     const Node *node = node_of(fr.g, v);
-    bool sums = word == REDUCE_SUM || word == REDUCE_MEAN;
+    bool sums = word == WORD_SUM || word == WORD_MEAN;
     DType t = (DType)node->dtype;
     bool product = node->kind == K_MAP && node->fn == FN_MUL;
     if (sums && !exact && product && t != I32 && is_contraction(node->in[0], node->in[1], nover, over))
@@ -306,7 +306,7 @@ static Val reduce_version(ReduceWord word, Val v, int n, const Axis *axes, bool 
     else if (nover)
         v = make_reduce(fr.g, reductions[word], v, nover, over);
     if (sums && times > 1) v = make_map2(fr.g, FN_MUL, v, make_const(fr.g, t, times));
-    if (word == REDUCE_MEAN) v = make_map2(fr.g, FN_DIV, v, make_const(fr.g, t, size));
+    if (word == WORD_MEAN) v = make_map2(fr.g, FN_DIV, v, make_const(fr.g, t, size));
     return v;
 }
 
@@ -316,7 +316,7 @@ Value value_reduce(ReduceWord word, Value x, int n, const Axis *axes)
     if (x.type == T_COND) front_err("%s takes a number, and this is a condition: write where(condition, 1, 0)", what);
     check_reduced(&x, n, axes, what);
     if (n == 0) return x;
-    if (word == REDUCE_MEAN) x = to_float(x);
+    if (word == WORD_MEAN) x = to_float(x);
     Value r = {.type = x.type};
     for (int i = 0; i < x.naxes; i++)
         if (!in_list(x.axes[i], n, axes)) r.axes[r.naxes++] = x.axes[i];
@@ -335,7 +335,7 @@ Value value_product_sum(Value a, Value b, int n, const Axis *axes)
             add_axis(&all, b.axes[i]);
         }
     Val x = value_float(&a), y = value_float(&b);
-    if (!is_contraction(x, y, n, axes)) return value_reduce(REDUCE_SUM, value_map(FN_MUL, 2, (Value[]){a, b}), n, axes);
+    if (!is_contraction(x, y, n, axes)) return value_reduce(WORD_SUM, value_map(FN_MUL, 2, (Value[]){a, b}), n, axes);
     check_reduced(&all, n, axes, "sum");
     for (int i = 0; i < all.naxes; i++)
         if (!in_list(all.axes[i], n, axes)) r.axes[r.naxes++] = all.axes[i];

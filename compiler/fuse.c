@@ -29,7 +29,7 @@ bool is_result(const Node *n) { return n->kind == K_ACCUMULATE || n->kind == K_U
 bool is_library(const Node *n)
 {
     return n->kind == K_CONTRACT || n->kind == K_ATTENTION || n->kind == K_ATTENTION_GRAD || n->kind == K_PART
-        || n->kind == K_SCATTER_ADD;
+        || n->kind == K_SCATTER_ADD || n->kind == K_RESHARD;
 }
 
 // ---------------------------------------------------------------------------------------------------------- roles
@@ -62,7 +62,8 @@ static Val below_views(const Fuse *f, Val v)
 
 static void force(Fuse *f, Val v)
 {
-    if (!is_storage(&f->g->nodes[v])) f->forced[v] = 1;
+    const Node *n = &f->g->nodes[v];
+    if (!is_storage(n) && !is_result(n)) f->forced[v] = 1;
 }
 
 static void force_operands(Fuse *f, const Node *n)
@@ -111,6 +112,8 @@ static void find_roles(Fuse *f)
         if (n->kind == K_ACCUMULATE) f->added[n->u.id]++;
     }
     for (size_t i = 0; i < vec_len(g->outputs); i++) force(f, g->outputs[i].val);
+    for (size_t i = 0; i < vec_len(g->transfers); i++)
+        if (g->transfers[i].send) force(f, g->transfers[i].val);
     for (Val v = 1; v < f->n; v++)
         if (f->live[v]) force_operands(f, &g->nodes[v]);
     for (Val v = 1; v < f->n; v++) f->role[v] = (uint8_t)role_of(f, v);
@@ -154,11 +157,11 @@ static void keep_refs(Fuse *f, Draft *d)
 }
 
 // -------------------------------------------------------------------------------------------------------- drafts
-static uint32_t new_draft(Fuse *f, GroupKind kind, Val v)
+uint32_t new_draft(Fuse *f, GroupKind kind, Val v)
 {
     const Node *n = &f->g->nodes[v];
-    Draft d = { .kind = kind, .seg = n->nin ? n->seg : SEG_UPDATE, .first = v, .last = v, .nouter = -1 };
-    if (n->kind == K_CONST || n->kind == K_INDEX) d.seg = SEG_INIT;
+    Draft d = { .kind = kind, .seg = n->nin ? n->seg : AT_UPDATE, .first = v, .last = v, .nouter = -1 };
+    if (n->kind == K_CONST || n->kind == K_INDEX) d.seg = AT_INIT;
     vec_push(d.nodes, v);
     uint32_t id = (uint32_t)vec_len(f->drafts);
     f->draft_of[v] = id;
@@ -220,11 +223,12 @@ static bool column_shaped(const Graph *g, const Node *n)
 }
 
 // What a new draft reads that may be updated.
-static void note_readers(Fuse *f, const Draft *d)
+void note_readers(Fuse *f, const Draft *d)
 {
-    for (size_t i = 0; i < vec_len(d->refs) && d->seg == SEG_UPDATE; i++) {
-        Kind kind = (Kind)f->g->nodes[d->refs[i]].kind;
-        if (kind == K_PARAM || kind == K_STATE) vec_push(f->readers[d->refs[i]], d->nodes[0]);
+    for (size_t i = 0; i < vec_len(d->refs) && d->seg == AT_UPDATE; i++) {
+        Val leaf = leaf_of(f->g, d->refs[i]);
+        Kind kind = (Kind)f->g->nodes[leaf].kind;
+        if (kind == K_PARAM || kind == K_STATE) vec_push(f->readers[leaf], d->nodes[0]);
     }
 }
 
@@ -307,6 +311,7 @@ static bool read_after(Fuse *f, Val target, uint32_t into)
     size_t visits = 0;
     bool met = false;
     f->search++;
+    target = leaf_of(f->g, target);
     for (size_t i = 0; i < vec_len(f->readers[target]); i++)
         if (f->draft_of[f->readers[target][i]] != into) push_draft(f, &todo, f->readers[target][i]);
     while (vec_len(todo) && !met) {
@@ -316,8 +321,9 @@ static bool read_after(Fuse *f, Val target, uint32_t into)
         for (size_t k = 0; k < vec_len(d->refs); k++) push_draft(f, &todo, d->refs[k]);
         for (size_t k = 0; k < vec_len(d->nodes); k++) {
             const Node *n = &f->g->nodes[d->nodes[k]];
-            for (size_t r = 0; n->kind == K_UPDATE && r < vec_len(f->readers[n->in[1]]); r++)
-                if (f->draft_of[f->readers[n->in[1]][r]] != at) push_draft(f, &todo, f->readers[n->in[1]][r]);
+            const Val *readers = n->kind == K_UPDATE ? f->readers[leaf_of(f->g, n->in[1])] : NULL;
+            for (size_t r = 0; r < vec_len(readers); r++)
+                if (f->draft_of[readers[r]] != at) push_draft(f, &todo, readers[r]);
         }
     }
     vec_free(todo);
@@ -338,6 +344,10 @@ static void draft_update(Fuse *f, Val v)
     const char *why = NULL;
     for (size_t i = 0; i < vec_len(f->drafts[maker].far); i++)
         if (f->drafts[maker].far[i] == n->in[1]) why = "the old value is read at other positions";
+    for (size_t i = 0; i < vec_len(f->drafts[maker].refs); i++) {
+        Val r = f->drafts[maker].refs[i];
+        if (r != n->in[1] && leaf_of(g, r) == leaf_of(g, n->in[1])) why = "the old value is read at other positions";
+    }
     if (!why && read_after(f, n->in[1], maker)) why = "the old value is read later";
     if (!why && try_merge(f, maker, own, &why)) return;
     f->drafts[own].why = why;
@@ -380,7 +390,8 @@ void fuse(Graph *g)
     find_roles(f);
     for (Val v = 1; v < f->n; v++) {
         const Node *n = &g->nodes[v];
-        if (f->role[v] == ROLE_LIBRARY) draft_library(f, v);
+        if (n->kind == K_RESHARD && f->role[v] == ROLE_LIBRARY) draft_reshard(f, v);
+        else if (f->role[v] == ROLE_LIBRARY) draft_library(f, v);
         else if (f->role[v] != ROLE_MEMBER || n->kind == K_UPDATE) continue;
         else if (n->kind == K_ACCUMULATE && draft_accumulate(f, v)) continue;
         else draft_member(f, v);

@@ -4,6 +4,7 @@
 //   fuse_merge.c   whether two drafts may merge
 //   fuse_keep.c    which values are stored, which are made again where they are used
 //   fuse_group.c   drafts become Groups
+//   fuse_coll.c    collectives
 #pragma once
 #include "pico.h"
 
@@ -53,8 +54,12 @@ bool costly_function(Fn fn);            // of the order of an exponential
 // and leaves. Before anything is stored (`drafting`) every member is an end; afterwards those that are neither stored
 // nor of `home` are expressions.
 void trace_refs(Fuse *f, Val v, uint32_t home, bool drafting);
-void join_cluster(Fuse *f, Val first, Val last);         // nodes that one draft spans
 bool try_merge(Fuse *f, uint32_t into, uint32_t from, const char **why);  // false: why not
+uint32_t new_draft(Fuse *f, GroupKind kind, Val v);
+void note_readers(Fuse *f, const Draft *d);              // of leaves that may be updated
+void draft_reshard(Fuse *f, Val v);
+void add_collective(Fuse *f, uint32_t draft);  // its two groups
+void join_cluster(Fuse *f, Val first, Val last);         // nodes that one draft spans
 bool is_library(const Node *n);
 bool is_result(const Node *n);           // writes what was there before, and has no readers
 void fuse_keep(Fuse *f);

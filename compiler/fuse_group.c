@@ -49,7 +49,7 @@ static void merge_siblings(Fuse *f)
 {
     uint32_t *recent = NULL;
     for (uint32_t i = 1; i < vec_len(f->drafts); i++) {
-        if (f->drafts[i].gone || f->drafts[i].kind > G_COL || f->drafts[i].seg == SEG_UPDATE) continue;
+        if (f->drafts[i].gone || f->drafts[i].kind > G_COL || f->drafts[i].seg == AT_UPDATE) continue;
         size_t from = vec_len(recent) > NEAR_DRAFTS ? vec_len(recent) - NEAR_DRAFTS : 0;
         for (size_t k = vec_len(recent); k-- > from;) {
             const char *why;
@@ -182,7 +182,7 @@ static void count_costs(const Graph *g, Group *group)
 static Group group_of_draft(Fuse *f, uint32_t draft)
 {
     Draft *d = &f->drafts[draft];
-    Group group = { .kind = d->kind, .seg = (SegmentId)d->seg, .nodes = d->nodes, .ndom = d->ndom, .nred = d->nred,
+    Group group = { .kind = d->kind, .seg = d->seg, .nodes = d->nodes, .ndom = d->ndom, .nred = d->nred,
                     .why = d->why };
     d->nodes = NULL;
     memcpy(group.dom, d->dom, sizeof group.dom);
@@ -206,6 +206,10 @@ void fuse_groups(Fuse *f)
     memset(g->group_of, 0, f->n * sizeof *g->group_of);
     for (uint32_t i = 1; i < vec_len(f->drafts); i++) {
         if (f->drafts[i].gone) continue;
+        if (f->drafts[i].kind == G_WAIT) {
+            add_collective(f, i);
+            continue;
+        }
         Group group = group_of_draft(f, i);
         vec_push(g->groups, group);
         for (size_t k = 0; k < vec_len(group.nodes); k++) g->group_of[group.nodes[k]] = (uint32_t)vec_len(g->groups);

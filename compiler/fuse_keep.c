@@ -69,7 +69,7 @@ static Expression expression_of(Keep *k, Val v)
             Val r = f->refs[i].v;
             if (k->seen[r] == k->stamp) continue;
             k->seen[r] = k->stamp;
-            if (k->updated[r] && n->seg == SEG_UPDATE) e.ok = false;
+            if (k->updated[leaf_of(g, r)] && n->seg == AT_UPDATE) e.ok = false;
             if (f->role[r] == ROLE_MEMBER && !ends_expression(k, r)) {
                 vec_push(k->todo, r);
                 continue;
@@ -161,7 +161,7 @@ void fuse_keep(Fuse *f)
     k.users = xcalloc(f->n, sizeof *k.users), k.wanted = xcalloc(f->n, 1), k.updated = xcalloc(f->n, 1);
     k.seen = xcalloc(f->n, sizeof *k.seen);
     for (Val v = 1; v < f->n; v++)
-        if (f->live[v] && f->g->nodes[v].kind == K_UPDATE) k.updated[f->g->nodes[v].in[1]] = 1;
+        if (f->live[v] && f->g->nodes[v].kind == K_UPDATE) k.updated[leaf_of(f->g, f->g->nodes[v].in[1])] = 1;
     for (Val v = (Val)f->n; v-- > 1;)
         if (f->role[v] == ROLE_MEMBER || f->role[v] == ROLE_LIBRARY) settle(&k, v);
     drop_unneeded(f);

@@ -102,6 +102,7 @@ static const char *merge_columns(const Draft *a, const Draft *b, Draft *out)
 
 static const char *merge_shape(const Graph *g, const Draft *a, const Draft *b, Draft *out)
 {
+    if (a->kind == G_WAIT || b->kind == G_WAIT) return "it is moved between ranks";
     if (a->kind > G_COL || b->kind > G_COL) return "it is computed by a library call";
     if (a->kind == G_COL || b->kind == G_COL) return merge_columns(a, b, out);
     if (same_set(a->ndom, a->dom, b->ndom, b->dom)) return merge_equal(g, a, b, out);

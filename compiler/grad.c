@@ -329,6 +329,7 @@ Val grad_scaled(Graph *g, int param)
     const Param *p = &g->params[param];
     if (p->acc < 0) err(g, p->loc, "parameter '%s' has no influence on the loss, so it has no gradient", p->name);
     Val total = g->accs[p->acc].total;
+    if (!required(g, "scale", "1 / valid tokens")) return total;
     Val scale = make_map2(g, FN_DIV, make_const(g, F64, 1), at_least_one(g, total_of(g, "valid")));
     return make_map2(g, FN_MUL, total, make_cast(g, scale, (DType)node_of(g, total)->dtype));
 }

@@ -3,7 +3,7 @@
 // graph_add() is the one door through which nodes come in. Equal nodes are one node (common subexpressions): an
 // open-addressing table over the node's content finds them. Content is kind, function, dtype, segment, axes, operands
 // and the kind's own field; the stamps (place, op, layer, backward) are those of the first maker. The segment is part
-// of it so that a value which pass save makes again in B stays apart from the one in F. RANDOM, ACCUMULATE and UPDATE
+// of it so that a value which pass save makes again in B stays apart from the one in F; so is the chunk. RANDOM, ACCUMULATE and UPDATE
 // are never merged.
 // Traps: nodes lie in a vec, so a `Node *` dies with the next graph_add: copy the node. A Node must be zeroed before
 // it is filled, as unused operands and axes are compared.
@@ -21,6 +21,7 @@ typedef struct {
     size_t cap, used;
     const View **views; // vecs of what was interned
     const Attention **attentions;
+    const Reshard **reshards;
 } Interned;
 
 // ---------------------------------------------------------------------------------------------------- new graph
@@ -29,6 +30,12 @@ Graph *graph_new(void)
     Graph *g = xcalloc(1, sizeof *g);
     g->dtype = F32;
     g->cur_layer = -1;
+    g->nstages = g->nchunks = 1;
+    for (int f = 0; f < MESH_FACTORS; f++) g->mesh.size[f] = 1;
+    static const struct { const char *axis; uint32_t mesh; } standing[] = {
+        {"batch", MESH_DP}, {"seq", MESH_CP}, {"kv", MESH_KV}, {"group", MESH_GROUP}, {"heads", MESH_TP}, {"ffn", MESH_TP},
+        {"vocab", MESH_TP}, {"expert", MESH_TP}};
+    for (size_t i = 0; i < countof(standing); i++) graph_map_axis(g, standing[i].axis, standing[i].mesh);
     vec_push(g->nodes, (Node){0});
     vec_push(g->axes, (AxisInfo){0});
     vec_push(g->locs, (LocInfo){0});
@@ -43,10 +50,11 @@ void graph_free(Graph *g)
     free(table->slots);
     vec_free(table->views);
     vec_free(table->attentions);
+    vec_free(table->reshards);
     vec_free(g->nodes), vec_free(g->axes), vec_free(g->locs), vec_free(g->ops);
     vec_free(g->inputs), vec_free(g->params), vec_free(g->states), vec_free(g->scalars);
     vec_free(g->accs), vec_free(g->outputs), vec_free(g->train), vec_free(g->layers);
-    vec_free(g->saved), vec_free(g->own_grads);
+    vec_free(g->saved), vec_free(g->own_grads), vec_free(g->maps), vec_free(g->transfers), vec_free(g->param_axes);
     arena_free(&g->arena);
     free(g);
 }
@@ -156,8 +164,30 @@ const Attention *graph_attention(Graph *g, const Attention *a)
     return copy;
 }
 
+static bool same_reshard(const Reshard *a, const Reshard *b)
+{
+    return a->how == b->how && a->reduce == b->reduce && a->key.mesh == b->key.mesh && a->key.stages == b->key.stages
+        && a->axis == b->axis && a->part == b->part && a->batch == b->batch && !strcmp(a->why, b->why);
+}
+
+const Reshard *graph_reshard(Graph *g, const Reshard *r)
+{
+    Interned *table = g->cse;
+    for (size_t i = vec_len(table->reshards); i-- > 0;)
+        if (same_reshard(table->reshards[i], r)) return table->reshards[i];
+    Reshard *copy = arena_new(&g->arena, Reshard, 1);
+    *copy = *r;
+    vec_push(table->reshards, copy);
+    return copy;
+}
+
 // ---------------------------------------------------------------------------------------- common subexpressions
-static bool never_merged(const Node *n) { return n->kind == K_RANDOM || n->kind == K_ACCUMULATE || n->kind == K_UPDATE; }
+static bool never_merged(const Node *n)
+{
+    // (a stage that only takes part in a reduction over stages gives the same zero to each)
+    if (n->kind == K_RESHARD && n->u.reshard->key.mesh & MESH_PP) return true;
+    return n->kind == K_RANDOM || n->kind == K_ACCUMULATE || n->kind == K_UPDATE;
+}
 
 // What stands in every segment at once: leaves have no segment of their own.
 static bool is_leaf(const Node *n) { return n->nin == 0; }
@@ -180,7 +210,7 @@ static uint64_t hash_index(uint64_t h, const ViewIndex *x)
 
 static uint64_t hash_node(const Node *n)
 {
-    uint64_t h = mix(mix(n->kind, n->fn), (uint64_t)n->dtype << 16 | (uint64_t)n->reduce << 8 | n->seg);
+    uint64_t h = mix(mix(n->kind, n->fn), (uint64_t)n->chunk << 24 | (uint64_t)n->dtype << 16 | (uint64_t)n->reduce << 8 | n->seg);
     for (int i = 0; i < n->naxes; i++) h = mix(h, n->axes[i]);
     for (int i = 0; i < n->nin; i++) h = mix(h, n->in[i]);
     switch (n->kind) {
@@ -193,6 +223,9 @@ static uint64_t hash_node(const Node *n)
         for (int i = 0; i < n->u.view->n; i++) h = hash_index(h, &n->u.view->ix[i]);
         return h;
     case K_ATTENTION: case K_ATTENTION_GRAD: return h;
+    case K_RESHARD: case K_SLICE:
+        h = mix(mix(h, n->u.reshard->how), n->u.reshard->key.mesh);
+        return mix(mix(h, n->u.reshard->key.stages), n->u.reshard->batch);
     default: return mix(h, n->u.id);
     }
 }
@@ -206,13 +239,14 @@ static bool same_parameter(const Node *a, const Node *b)
         return a->u.over.n == b->u.over.n && !memcmp(a->u.over.axes, b->u.over.axes, a->u.over.n * sizeof(Axis));
     case K_VIEW: return a->u.view == b->u.view;
     case K_ATTENTION: case K_ATTENTION_GRAD: return a->u.attention == b->u.attention;
+    case K_RESHARD: case K_SLICE: return a->u.reshard == b->u.reshard;
     default: return a->u.id == b->u.id;
     }
 }
 
 static bool same_node(const Node *a, const Node *b)
 {
-    return a->kind == b->kind && a->fn == b->fn && a->dtype == b->dtype && a->seg == b->seg && a->naxes == b->naxes
+    return a->kind == b->kind && a->fn == b->fn && a->dtype == b->dtype && a->seg == b->seg && a->chunk == b->chunk && a->naxes == b->naxes
         && a->nin == b->nin && a->reduce == b->reduce && !memcmp(a->axes, b->axes, a->naxes * sizeof(Axis))
         && !memcmp(a->in, b->in, a->nin * sizeof(Val)) && same_parameter(a, b);
 }
@@ -249,6 +283,7 @@ Val graph_add(Graph *g, const Node *node)
     Node n = *node;
     n.loc = g->cur_loc, n.op = g->cur_op, n.layer = g->cur_layer, n.backward = g->cur_backward;
     n.seg = is_leaf(&n) ? 0 : g->cur_seg;
+    n.chunk = is_leaf(&n) ? 0 : g->cur_chunk;
     for (int i = 0; i < n.nin; i++)
         if (n.in[i] == 0 || n.in[i] >= vec_len(g->nodes)) bug("%s: operand %d is no node", kind_info[n.kind].name, i);
     if (vec_len(g->nodes) == UINT32_MAX) err(g, g->cur_loc, "the graph is too large");
@@ -270,7 +305,7 @@ uint32_t graph_acc(Graph *g, const char *name, int param, DType dtype, int naxes
 {
     uint32_t id = (uint32_t)vec_len(g->accs);
     Val total = make_leaf(g, K_TOTAL, id, dtype, naxes, axes);
-    vec_push(g->accs, (Acc){intern(name), param, dtype, total, 0});
+    vec_push(g->accs, (Acc){.name = intern(name), .param = param, .dtype = dtype, .total = total});
     return id;
 }
 
@@ -279,4 +314,15 @@ void graph_output(Graph *g, const char *name, Val v)
     const Node *n = node_of(g, v);
     if (n->naxes != 0 || (n->dtype != F64 && n->dtype != F32)) bug("output '%s' is no float of rank 0", name);
     vec_push(g->outputs, (Output){intern(name), v});
+}
+
+void graph_map_axis(Graph *g, const char *axis, uint32_t mesh)
+{
+    axis = intern(axis);
+    for (size_t i = 0; i < vec_len(g->maps); i++)
+        if (g->maps[i].axis == axis) {
+            g->maps[i].mesh = mesh;
+            return;
+        }
+    vec_push(g->maps, (AxisMap){axis, mesh});
 }

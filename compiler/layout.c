@@ -157,7 +157,8 @@ static bool through_view(const Graph *g, const Space *s, const Node *n, Position
 
 bool is_storage(const Node *n)
 {
-    return n->kind == K_INPUT || n->kind == K_PARAM || n->kind == K_STATE || n->kind == K_TOTAL;
+    return n->kind == K_INPUT || n->kind == K_PARAM || n->kind == K_STATE || n->kind == K_TOTAL || n->kind == K_RECV
+        || n->kind == K_SLICE;
 }
 
 // Values that a kernel makes wherever it needs them; nothing of theirs lies anywhere unless someone stores them.
@@ -195,4 +196,45 @@ Window window_of(const Graph *g, Val v)
     w.offset = address.linear.offset;
     memcpy(w.stride, address.linear.coef, sizeof w.stride);
     return w;
+}
+
+// ---------------------------------------------------------------------------------------------- parts of a storage
+Val leaf_of(const Graph *g, Val v) { return g->nodes[v].kind == K_SLICE ? g->nodes[v].in[0] : v; }
+
+int64_t key_ranks(const Graph *g, CommKey key)
+{
+    int64_t n = 1;
+    for (int f = 0; f < MESH_FACTORS; f++)
+        if (f != MESH_AT_PP && key.mesh >> f & 1) n *= g->mesh.size[f];
+    int64_t stages = 0;
+    for (int s = 0; s < g->nstages; s++) stages += key.stages >> s & 1;
+    return key.mesh & MESH_PP ? n * stages : n;
+}
+
+// Does it split or join along the slowest axis, so that the shares lie one behind the other?
+static bool shares_follow(const Graph *g, const Node *whole, Axis axis)
+{
+    for (int i = 0; axis && i < whole->naxes && whole->axes[i] != axis; i++)
+        if (extent_of(g, whole->axes[i]) != 1) return false;
+    return true;
+}
+
+bool reshard_in_place(const Graph *g, Val v)
+{
+    const Node *n = &g->nodes[v], *in = &g->nodes[n->in[0]];
+    if (n->kind != K_RESHARD) return false;
+    PlanCollKind how = (PlanCollKind)n->u.reshard->how;
+    if (how == COLL_ALL_GATHER) return in->kind == K_UPDATE && g->nodes[in->in[1]].kind == K_SLICE;
+    return in->kind == K_TOTAL && (how == COLL_ALL_REDUCE || shares_follow(g, in, n->u.reshard->axis));
+}
+
+Place value_place(const Graph *g, Val v)
+{
+    const Node *n = &g->nodes[v];
+    if (n->kind == K_UPDATE) return value_place(g, n->in[1]);
+    if (!g->buffer_of[v]) bug("value %%%u has no buffer", v);
+    Place p = { .buffer = g->buffer_of[v] - 1 };
+    bool share = n->kind == K_RESHARD && n->u.reshard->how == COLL_REDUCE_SCATTER && reshard_in_place(g, v);
+    if (n->kind == K_SLICE || share) p.stride = value_bytes(g, v), p.key = n->u.reshard->key;
+    return p;
 }

@@ -5,9 +5,15 @@
 // next, the one that frees most more than it allocates; if none frees anything, the one that was created first (a model
 // is written in a sensible order, and its gradient in the reverse of it). Only the oldest WINDOW groups that are ready
 // are looked at, so the time is linear. Where creation order as it is has the lower peak, a segment keeps that.
+//
+// Then collectives are drawn apart: each START moves up to right behind what it waits for, each WAIT down to right before
+// what waits for it. The others keep their sequence, so memory grows by no more than what is under way.
+//
+// Members of a group must start its collectives in one order. Those of one stage run one sequence, so it is so. Those over
+// stages, whose graphs differ, are in the order of their batch numbers in all of them.
 #include "pico.h"
 
-enum { WINDOW = 64 };
+enum { WINDOW = 64, SEGMENTS = 256 };
 
 typedef struct {
     const Graph *g;
@@ -33,29 +39,95 @@ static void value_edges(Sequence *s)
     uint32_t *updater = xcalloc(vec_len(g->nodes), sizeof *updater);  // by leaf: group that updates it, + 1
     for (uint32_t i = 0; i < s->n; i++)
         for (size_t k = 0; k < vec_len(g->groups[i].writes); k++) {
-            Kind kind = (Kind)g->nodes[g->groups[i].writes[k]].kind;
-            if (kind == K_PARAM || kind == K_STATE) updater[g->groups[i].writes[k]] = i + 1;
+            Val leaf = leaf_of(g, g->groups[i].writes[k]);
+            Kind kind = (Kind)g->nodes[leaf].kind;
+            if (kind == K_PARAM || kind == K_STATE) updater[leaf] = i + 1;
         }
     for (uint32_t i = 0; i < s->n; i++)
         for (size_t k = 0; k < vec_len(g->groups[i].reads); k++) {
-            Val v = g->groups[i].reads[k];
+            Val v = g->groups[i].reads[k], leaf = leaf_of(g, v);
             if (g->group_of[v]) add_edge(s, g->group_of[v] - 1, i);
-            if (updater[v]) add_edge(s, i, updater[v] - 1);
+            if (updater[leaf]) add_edge(s, i, updater[leaf] - 1);
         }
     free(updater);
 }
 
+static const Graph *sorting;
+static int by_accumulator(const void *a, const void *b)
+{
+    Val v = *(const Val *)a, w = *(const Val *)b;
+    const Node *x = &sorting->nodes[v], *y = &sorting->nodes[w];
+    if (x->u.id != y->u.id) return x->u.id < y->u.id ? -1 : 1;
+    if (x->seg != y->seg) return x->seg < y->seg ? -1 : 1;
+    return v < w ? -1 : v > w;
+}
+
+// Those of one accumulator and segment keep their order; segments are in order anyhow.
 static void accumulate_edges(Sequence *s)
 {
     const Graph *g = s->g;
-    uint32_t *before = xcalloc(vec_len(g->accs) + 1, sizeof *before);  // by accumulator: last group that adds, + 1
-    for (Val v = 1; v < vec_len(g->nodes); v++) {
-        if (g->nodes[v].kind != K_ACCUMULATE || !g->group_of[v]) continue;
-        uint32_t *last = &before[g->nodes[v].u.id];
-        if (*last) add_edge(s, *last - 1, g->group_of[v] - 1);
-        *last = g->group_of[v];
+    Val *adds = NULL;
+    for (Val v = 1; v < vec_len(g->nodes); v++)
+        if (g->nodes[v].kind == K_ACCUMULATE && g->group_of[v]) vec_push(adds, v);
+    sorting = g;
+    if (adds) qsort(adds, vec_len(adds), sizeof *adds, by_accumulator);
+    for (size_t i = 1; i < vec_len(adds); i++) {
+        const Node *x = &g->nodes[adds[i - 1]], *y = &g->nodes[adds[i]];
+        if (x->u.id == y->u.id && x->seg == y->seg) add_edge(s, g->group_of[adds[i - 1]] - 1, g->group_of[adds[i]] - 1);
     }
-    free(before);
+    vec_free(adds);
+}
+
+static uint32_t batch_of(const Graph *g, uint32_t group) { return g->nodes[g->groups[group].nodes[0]].u.reshard->batch; }
+
+// Collectives over stages begin in the order of their numbers. `starts` are of one segment.
+static void stage_edges(Sequence *s, uint32_t *starts)
+{
+    for (size_t i = 1; i < vec_len(starts); i++)
+        for (size_t k = i; k > 0 && batch_of(s->g, starts[k]) < batch_of(s->g, starts[k - 1]); k--) {
+            uint32_t t = starts[k];
+            starts[k] = starts[k - 1];
+            starts[k - 1] = t;
+        }
+    for (size_t i = 1; i < vec_len(starts); i++) add_edge(s, starts[i - 1], starts[i]);
+}
+
+// A START in place comes behind all that add to the totals it takes, and behind all others that read them.
+static void total_edges(Sequence *s)
+{
+    const Graph *g = s->g;
+    uint32_t *start = xcalloc(vec_len(g->nodes), sizeof *start);  // by operand: the START that changes it, + 1
+    for (uint32_t i = 0; i < s->n; i++)
+        for (size_t k = 0; g->groups[i].kind == G_START && k < vec_len(g->groups[i].reads); k++) {
+            if (reshard_in_place(g, g->groups[i].writes[k])) start[g->groups[i].reads[k]] = i + 1;
+        }
+    for (uint32_t i = 0; i < s->n; i++) {
+        const Group *group = &g->groups[i];
+        for (size_t k = 0; k < vec_len(group->reads); k++)
+            if (start[group->reads[k]]) add_edge(s, i, start[group->reads[k]] - 1);
+        for (size_t k = 0; k < vec_len(group->writes); k++)
+            if (start[group->writes[k]]) add_edge(s, i, start[group->writes[k]] - 1);
+    }
+    free(start);
+}
+
+static void collective_edges(Sequence *s)
+{
+    const Graph *g = s->g;
+    uint32_t *starts = NULL, *begun = xcalloc(vec_len(g->colls) + 1, sizeof *begun);
+    for (uint32_t i = 0; i < s->n; i++) {
+        const Group *group = &g->groups[i];
+        if (vec_len(starts) && g->groups[starts[0]].seg != group->seg) stage_edges(s, starts), vec_clear(starts);
+        if (group->kind != G_START) continue;
+        begun[group->coll] = i;
+        if (g->colls[group->coll].key.mesh & MESH_PP) vec_push(starts, i);
+    }
+    stage_edges(s, starts);
+    for (uint32_t i = 0; i < s->n; i++)
+        if (g->groups[i].kind == G_WAIT) add_edge(s, begun[g->groups[i].coll], i);
+    total_edges(s);
+    vec_free(starts);
+    free(begun);
 }
 
 static void sort_edges(Sequence *s)
@@ -75,7 +147,7 @@ static void find_brief(Sequence *s)
     for (size_t i = 0; i < s->n; i++)
         for (size_t k = 0; k < vec_len(g->groups[i].writes); k++) {
             Val v = g->groups[i].writes[k];
-            s->brief[v] = !is_storage(&g->nodes[v]);
+            s->brief[v] = !is_storage(&g->nodes[v]) && !reshard_in_place(g, v);
         }
     for (size_t i = 0; i < s->n; i++)
         for (size_t k = 0; k < vec_len(g->groups[i].reads); k++) {
@@ -83,6 +155,7 @@ static void find_brief(Sequence *s)
             if (g->group_of[v] && g->groups[g->group_of[v] - 1].seg != g->groups[i].seg) s->brief[v] = false;
         }
     for (size_t i = 0; i < vec_len(g->outputs); i++) s->brief[g->outputs[i].val] = false;
+    for (size_t i = 0; i < vec_len(g->transfers); i++) s->brief[g->transfers[i].val] = false;
 }
 
 static void count_readers(Sequence *s)
@@ -96,7 +169,7 @@ static void count_readers(Sequence *s)
 static int64_t allocates(const Sequence *s, const Group *group)
 {
     int64_t bytes = 0;
-    for (size_t k = 0; k < vec_len(group->writes); k++)
+    for (size_t k = 0; group->kind != G_WAIT && k < vec_len(group->writes); k++)
         if (s->brief[group->writes[k]]) bytes += (int64_t)value_bytes(s->g, group->writes[k]);
     return bytes;
 }
@@ -117,11 +190,11 @@ static void has_run(Sequence *s, const Group *group)
 }
 
 // Largest live memory of each segment under a sequence.
-static void peaks(Sequence *s, const uint32_t *sequence, int64_t peak[SEG_COUNT])
+static void peaks(Sequence *s, const uint32_t *sequence, int64_t peak[SEGMENTS])
 {
-    int64_t now[SEG_COUNT] = { 0 };
+    int64_t now[SEGMENTS] = { 0 };
     count_readers(s);
-    memset(peak, 0, sizeof *peak * SEG_COUNT);
+    memset(peak, 0, sizeof *peak * SEGMENTS);
     for (size_t i = 0; i < s->n; i++) {
         const Group *group = &s->g->groups[sequence[i]];
         now[group->seg] += allocates(s, group);
@@ -200,6 +273,42 @@ static uint32_t *schedule(Sequence *s, bool save_memory)
     return out;
 }
 
+// --------------------------------------------------------------------------------------------------- collectives apart
+static bool waits_for(const Sequence *s, uint32_t after, uint32_t before)
+{
+    for (uint32_t k = s->first[before]; k < s->first[before + 1]; k++)
+        if (s->after[k] == after) return true;
+    return false;
+}
+
+// A START that moves up stops behind another of its group: they stay in the order in which what they take is ready.
+static bool stops_start(const Sequence *s, uint32_t start, uint32_t before)
+{
+    const Group *a = &s->g->groups[start], *b = &s->g->groups[before];
+    if (a->seg != b->seg || waits_for(s, start, before)) return true;
+    return b->kind == G_START && s->g->colls[a->coll].key.mesh == s->g->colls[b->coll].key.mesh;
+}
+
+static void draw_apart(const Sequence *s, uint32_t *sequence)
+{
+    const Group *groups = s->g->groups;
+    for (size_t i = s->n; i-- > 0;) {
+        uint32_t wait = sequence[i];
+        if (groups[wait].kind != G_WAIT) continue;
+        size_t at = i;
+        for (; at + 1 < s->n && groups[sequence[at + 1]].seg == groups[wait].seg && !waits_for(s, sequence[at + 1], wait); at++)
+            sequence[at] = sequence[at + 1];
+        sequence[at] = wait;
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        uint32_t start = sequence[i];
+        if (groups[start].kind != G_START) continue;
+        size_t at = i;
+        for (; at > 0 && !stops_start(s, start, sequence[at - 1]); at--) sequence[at] = sequence[at - 1];
+        sequence[at] = start;
+    }
+}
+
 // Puts groups in this sequence.
 static void apply(Graph *g, const uint32_t *sequence)
 {
@@ -208,7 +317,8 @@ static void apply(Graph *g, const uint32_t *sequence)
     for (size_t i = 0; i < vec_len(old); i++) {
         const Group *group = &old[sequence[i]];
         vec_push(g->groups, *group);
-        for (size_t k = 0; k < vec_len(group->nodes); k++) g->group_of[group->nodes[k]] = (uint32_t)i + 1;
+        for (size_t k = 0; k < vec_len(group->nodes) && group->kind != G_START; k++)
+            g->group_of[group->nodes[k]] = (uint32_t)i + 1;
     }
     vec_free(old);
 }
@@ -217,7 +327,7 @@ static void sort_by_segment(Graph *g)
 {
     uint32_t *sequence = xmalloc((vec_len(g->groups) + 1) * sizeof *sequence);
     size_t n = 0;
-    for (int seg = 0; seg < SEG_COUNT; seg++)
+    for (int seg = 0; seg < SEGMENTS; seg++)
         for (uint32_t i = 0; i < vec_len(g->groups); i++)
             if ((int)g->groups[i].seg == seg) sequence[n++] = i;
     apply(g, sequence);
@@ -231,6 +341,7 @@ static Sequence sequence_new(const Graph *g)
     s.brief = xcalloc(vec_len(g->nodes), sizeof *s.brief);
     value_edges(&s);
     accumulate_edges(&s);
+    collective_edges(&s);
     sort_edges(&s);
     find_brief(&s);
     return s;
@@ -249,14 +360,15 @@ void groups_sort(Graph *g, bool save_memory)
     uint32_t *sequence = schedule(&s, false);
     if (save_memory) {
         uint32_t *frugal = schedule(&s, true);
-        int64_t plain_peak[SEG_COUNT], frugal_peak[SEG_COUNT];
+        int64_t plain_peak[SEGMENTS], frugal_peak[SEGMENTS];
         peaks(&s, sequence, plain_peak);
         peaks(&s, frugal, frugal_peak);
         for (size_t i = 0; i < s.n; i++) {  // both have the segments in the same places
-            SegmentId seg = g->groups[frugal[i]].seg;
+            uint8_t seg = g->groups[frugal[i]].seg;
             if (frugal_peak[seg] < plain_peak[seg]) sequence[i] = frugal[i];
         }
         free(frugal);
+        draw_apart(&s, sequence);
     }
     apply(g, sequence);
     free(sequence);

@@ -1,7 +1,8 @@
 // pico.h: the whole compiler in one header, grouped by file, in pipeline order.
 //
-//   model.lua -front-> grad -> save -> select -> fuse -> order -> place -> emit -> plan file
-//   (shard, cut and bucket stand between grad and select when there is more than one rank)
+//   model.lua -front-> grad -> shard -> cut -> bucket -> save -> select -> fuse -> order -> place -> emit -> plan file
+//
+// From cut on there is one Graph for each pipeline stage, and the passes run on each of them.
 //
 // A Graph is one array of nodes in topological order: a node's operands have smaller indices. Passes append
 // nodes or rewrite operands through graph_rewrite(); they never recurse. Values are indices (Val; 0 is none).
@@ -9,6 +10,7 @@
 #pragma once
 #include "../runtime/base.h"
 #include "../runtime/plan.h"
+#include "pipeline.h"
 
 typedef uint32_t Val;   // a node's index; 0: none
 typedef uint16_t Axis;  // an interned {name, extent}; 0: none
@@ -79,6 +81,9 @@ extern const FnInfo fn_info[FN_COUNT];
     X(ATTENTION_GRAD, "attention_grad", "in: q k v out lse dout; result dq; parts 1, 2: dk, dv")                      \
     X(PART, "part", "further result u.id of in[0]; attention part 1: log-sum-exp over keys, q's axes without head_dim") \
     X(ACCUMULATE, "accumulate", "adds in[0] to accumulator u.id (graph->accs) over the micro-batches")               \
+    X(RESHARD, "reshard", "in[0] moved from one state over mesh axes to another; see Reshard; only passes make it")   \
+    X(RECV, "recv", "what another stage sends once a micro-batch: a leaf; u.id: index in graph->transfers")          \
+    X(SLICE, "slice", "this rank's flat part of the storage of leaf in[0]; u.reshard: over which group; --zero")      \
     X(UPDATE, "update", "writes in[0] to the parameter or state in[1] at the end of the step; result: the new value")
 #define X(e, ...) K_##e,
 typedef enum { KINDS(X) KIND_COUNT } Kind;
@@ -105,11 +110,41 @@ enum { VIEW_PACK = 1 };  // Node.fn of a view that select wants copied to storag
 
 typedef struct { Axis seq, head_dim; double scale, window; } Attention;  // window: inf, or that many positions
 
+// Who reduces with whom: mesh factors (MESH_* bits) and, with MESH_PP among them, the stages (bit s; all that take part).
+typedef struct { uint64_t stages; uint32_t mesh; } CommKey;
+
+// What a collective does to its operand. ALL_REDUCE: P -> R, same axes. REDUCE_SCATTER: P -> S(axis), axis becomes part.
+// ALL_GATHER: S -> R, part becomes axis. With axis 0 of REDUCE_SCATTER or part 0 of ALL_GATHER: of a leaf's flat storage, in
+// place: `part` (`axis`) is an axis over this member's share of it. batch: those of one number (not 0) are one collective of many parts.
 typedef struct {
-    uint8_t kind, fn, dtype, seg;  // Kind, Fn (MAP; VIEW: VIEW_PACK), DType, SegmentId (set by pass save)
+    uint8_t how, reduce;  // PlanCollKind, PlanReduce
+    CommKey key;
+    Axis axis, part;      // the whole axis and its local part (ALL_REDUCE: 0)
+    uint32_t batch;       // over stages: collectives begin in this order; gradients of shared parameters come first
+    const char *why;      // for reports: "row-parallel sum", "sequence gather" ...
+} Reshard;
+enum { BATCH_LEVEL = 1 << 16 };  // numbers of the update: level * BATCH_LEVEL + which; below: gradients over stages
+
+// Codes of Node.seg: F, B and W exist once for each chunk of a stage. They order as they may depend on each other.
+enum { AT_INIT = 0, AT_PREP = 1, AT_UPDATE = 255, MAX_CHUNKS = 84 };
+static inline uint8_t seg_code(SegmentId id, int chunk)
+{
+    return id == SEG_INIT ? AT_INIT : id == SEG_PREP ? AT_PREP : id == SEG_UPDATE ? AT_UPDATE
+         : (uint8_t)(2 + 3 * chunk + ((int)id - SEG_F));
+}
+static inline SegmentId seg_id(uint8_t code)
+{
+    return code == AT_INIT ? SEG_INIT : code == AT_PREP ? SEG_PREP : code == AT_UPDATE ? SEG_UPDATE
+         : (SegmentId)(SEG_F + (code - 2) % 3);
+}
+static inline int seg_chunk(uint8_t code) { return code < 2 || code == AT_UPDATE ? 0 : (code - 2) / 3; }
+
+typedef struct {
+    uint8_t kind, fn, dtype, seg;  // Kind, Fn (MAP; VIEW: VIEW_PACK), DType, segment code (set by pass save)
     uint8_t naxes, nin, reduce;    // reduce: Reduction
     bool backward;                 // made by grad (from the loss on), or made again in B by save
     bool again;                    // save: a copy of a forward node that B makes again
+    uint8_t chunk;                 // cut: of the stage's chunks, the one it belongs to (interleaved schedules)
     int16_t layer;                 // -1 before the first layer, 0.. in it, graph->nlayers after the last
     Axis axes[MAX_AXES];           // of the result, slowest first (storage order when materialised, dense)
     Val in[6];
@@ -122,6 +157,7 @@ typedef struct {
         struct { uint8_t n; Axis axes[MAX_AXES]; } over;  // REDUCE, CONTRACT: the axes summed over
         const View *view;                                 // interned by content
         const Attention *attention;
+        const Reshard *reshard;                           // interned
     } u;
 } Node;
 
@@ -138,16 +174,29 @@ typedef struct {
     int ndim; int64_t dims[MAX_AXES];  // file shape (groups multiplied out)
     PlanInit init; double init_value;
     bool decay;
+    bool owner;                    // cut: of the stages that hold it, this one saves it and counts it in the norm
+    uint32_t number;               // its index in the model as it is written (stages hold a part of all parameters)
     Val val; int acc;              // the PARAM leaf; its accumulator, -1 if it has no gradient
     Loc loc;
 } Param;
 typedef struct { const char *name; int param; Val val; } State;
 typedef struct { const char *name; double standard; uint32_t slot; Val val; } Scalar;
 // accumulator: a gradient (param >= 0) or an output that is summed over micro-batches ("loss_sum", "valid")
-// key: the mesh axes (MESH_* bits) over which it is partial, so reduced once a step; 0 on one rank, decided by `shard`.
-typedef struct { const char *name; int param; DType dtype; Val total; uint32_t key; } Acc;
+// key: over whom it is partial, so reduced once a step: decided by shard (tp, cp, dp) and cut (stages that share it).
+typedef struct { const char *name; int param; DType dtype; Val total; CommKey key; } Acc;
 typedef struct { const char *name; Val val; } Output;  // rank 0, read by the host after UPDATE
 typedef struct { const char *key, *value; } TrainOption;
+
+// A mesh axis splits an axis of values: extents by MeshFactor; which axis names go where (front: defaults, m:shard).
+typedef struct { const char *axis; uint32_t mesh; } AxisMap;  // axis name (interned); MESH_* bits, 0: not split
+typedef struct {
+    uint32_t size[MESH_FACTORS];
+    bool sp;                     // sequence parallel between tensor-parallel regions
+} Mesh;
+// What crosses to or from another stage. val: what is sent; or the RECV leaf. backward: a cotangent.
+typedef struct { uint32_t tag, peer; bool send, backward; uint8_t chunk; Val val; } Transfer;
+// A parameter's axis before padding, by padded axis: what files and initial values have.
+typedef struct { Axis padded; int64_t extent; } Padding;
 
 typedef struct Group Group;
 typedef struct Buffer Buffer;
@@ -165,21 +214,30 @@ typedef struct Graph {
     const char **layers; int nlayers;
     Val loss;           // [batch, seq], one value a token, before grad
     Axis batch, seq_axis;
+    AxisMap *maps;      // vec: what front says; shard reads it
+    Mesh mesh;
+    int stage, nstages, nchunks;  // cut; 0 1 1 before
+    Transfer *transfers;          // cut (vec)
+    // shard: how each parameter's axes lie in the whole (vec by param; as many axes as its node has, in its order)
+    struct ParamAxes { PlanParamAxis axis[MAX_AXES]; } *param_axes;
     // stamps for nodes under construction
-    Loc cur_loc; uint32_t cur_op; int16_t cur_layer; bool cur_backward; uint8_t cur_seg;
+    Loc cur_loc; uint32_t cur_op; int16_t cur_layer; bool cur_backward; uint8_t cur_seg, cur_chunk;
     Arena arena;        // views, names
     void *cse;          // graph.c: hash table of nodes
     void *own_grads;    // grad.c: what grad_register was told (vec)
     // results of passes
     Val *first_added;   // select: by accumulator, its first ACCUMULATE in execution order (vec)
     uint8_t *saved;     // save: node -> 1 if a forward value is kept for backward (sized to the nodes, by vec)
+    struct Coll *colls; // fuse (vec)
+    struct Bucket *buckets;  // bucket (vec)
     Group *groups;      // fuse: in topological order (vec); order: in execution order, by segment
     uint32_t *group_of; // fuse: node -> group index + 1, 0: not computed by any (leaf, view, dead)
     uint8_t *stored;    // select/fuse: node -> 1 if its value is written to a buffer
     uint32_t *buffer_of;// place: node -> buffer index + 1 (stored nodes and leaves that have storage)
     Buffer *buffers;    // place
     KernelText *kernels;// emit
-    uint64_t arena_bytes[ARENA_COUNT], live_bound[ARENA_COUNT];  // place; bound: largest sum of live bytes
+    PlanArena *arenas;  // place (vec): [ARENA_PERSIST], [ARENA_WORK], then the slotted classes in use, by chunk
+    uint64_t work_bound;// place: largest sum of live bytes in WORK
     uint64_t scratch_bytes;
 } Graph;
 
@@ -188,7 +246,11 @@ typedef struct {
     const char *model_path, *output, *config_path, *dot_path, *dot_level, *emit_dir, *report_path, *dump, *dump_dir,
         *stop, *explain, *print_path;
     const char **defines;  // vec of "key=value"
-    int64_t seq, micro_batch, accum;
+    int64_t seq, micro_batch, accum, tp, pp, dp, virtual_chunks, zero, drop;  // drop: see required()
+    double bucket_mb;
+    const char *stages;    // --stages 4,4,3,5: layers of each chunk
+    PlanScheduleKind schedule;
+    int sp;                // 1 demanded, 0 off, -1 where it goes
     DType dtype;
     PlanTarget target;
     Recompute recompute;
@@ -224,6 +286,7 @@ Val graph_add(Graph *g, const Node *n);                       // n as it is but 
 void graph_forget(Graph *g);                                  // empties the table of equal nodes (graph_rewrite)
 const View *graph_view(Graph *g, const View *view);           // interned
 const Attention *graph_attention(Graph *g, const Attention *a);
+const Reshard *graph_reshard(Graph *g, const Reshard *r);
 Val make_const(Graph *g, DType dtype, double v);
 Val make_index(Graph *g, Axis a);
 Val make_random(Graph *g, DType dtype, int naxes, const Axis *axes);
@@ -251,16 +314,20 @@ Val make_broadcast(Graph *g, Val a, int naxes, const Axis *axes);     // to exac
 Val make_attention(Graph *g, Val q, Val k, Val v, const Attention *a);
 Val make_attention_grad(Graph *g, Val attention, Val lse, Val dout);
 Val make_part(Graph *g, Val a, uint32_t which);
+Val make_reshard(Graph *g, Val a, const Reshard *r);  // ALL_REDUCE of an ALL_REDUCE of the same kind is one over both
+Val make_slice(Graph *g, Val leaf, CommKey key, Axis flat);
 Val make_accumulate(Graph *g, uint32_t acc, Val v);
 Val make_update(Graph *g, Val target, Val v);
 uint32_t graph_acc(Graph *g, const char *name, int param, DType dtype, int naxes, const Axis *axes);  // makes its TOTAL leaf
 void graph_output(Graph *g, const char *name, Val v);
+void graph_map_axis(Graph *g, const char *axis, uint32_t mesh);  // replaces what was said of that axis name
 
 void graph_mark_live(const Graph *g, uint8_t *live);  // live[nodes]: reachable from ACCUMULATE, UPDATE, outputs
 // Copies the graph in order through the constructors: for each live node, `visit` may return a replacement made from
 // operands already mapped (node->in refers to new values), or 0 to copy it. All side tables follow. Groups must not exist yet.
 typedef Val (*Rewrite)(Graph *g, void *ctx, const Node *node, Val old);
 void graph_rewrite(Graph *g, Rewrite visit, void *ctx);
+Val graph_copy(Graph *g, const Node *n);              // n again, through its constructor (its axes follow from its operands)
 void graph_verify(Graph *g, const char *after);       // bug() with a dump when an invariant is broken
 void graph_dump(const Graph *g, FILE *out);           // one node a line, deterministic (dump.c)
 void groups_dump(const Graph *g, Buf *out);            // what passes from fuse on add to that (dump_groups.c)
@@ -288,6 +355,35 @@ void grad_of(Graph *g, Val result, Val adjoint, int n, const Val *operands, Val 
 typedef void (*OwnGrad)(Graph *g, void *ctx, const Val *dresults, Val *doperands);
 void grad_register(Graph *g, int nresults, const Val *results, int noperands, const Val *operands, OwnGrad f, void *ctx);
 
+// -------------------------------------------------------------------------------------------------- shard.c pad.c
+// Tensor and sequence parallel: states R, S(axis), P on each factor of tp, resharding explicit. Afterwards axes are local,
+// param_axes and the accumulators' keys are set, and no value that is partial is used where that matters.
+void shard(Graph *g);
+void pad(Graph *g);       // first step of shard: axes that the mesh must divide and need not grow to a multiple; padding stays 0
+CommKey comm_key(uint32_t mesh);
+// --drop N: the N-th thing without which a layout is wrong (reshard, owner, mask, scale, wait) is left out. False: leave it out.
+// Every pass asks here when it is about to insert one; `what` and `why` are listed by --drop=list.
+bool required(Graph *g, const char *what, const char *why);
+enum { DROP_NONE, DROP_LIST = -1 };  // else: the number, counted from 1
+
+// -------------------------------------------------------------------------------------------------------- cut.c
+// Pipeline stages. One Graph for each: its layers, its parameters, transfers; chunks where the schedule is interleaved.
+typedef struct {
+    int nstages;
+    Graph **stages;
+    PipelineShape shape;
+    Task **tasks;             // by stage
+    Crossing **crossings;     // by stage: vec, parallel to stages[s]->transfers
+    StageSchedule *schedules; // by stage; made by place, which knows the classes in use
+} Program;
+Program *cut(Graph *g);
+
+// ----------------------------------------------------------------------------------------------------- bucket.c
+// Groups the reductions of accumulators: one collective for each bucket, started when its last gradient is final.
+// With --zero 1 gradients are scattered, the update runs on flat parts, parameters are gathered.
+struct Bucket { uint32_t *accs; CommKey key; uint64_t bytes; };  // accs: vec of indices in graph->accs, in order of readiness
+void bucket(Graph *g);
+
 // ------------------------------------------------------------------------------------------------------- save.c
 // Gives every node its segment (INIT: constants and indices alone; PREP: parameters, no inputs; F; B: backward and
 // what follows the last layer; UPDATE: after TOTAL). Decides what crosses from F to B by a minimum cut over bytes:
@@ -306,7 +402,14 @@ bool accumulate_is_first(const Graph *g, Val v);  // of its accumulator's ACCUMU
 // Where a value lies: a window of the stored value `base`. ok: every view on the way is affine and stays inside.
 typedef struct { bool ok; Val base; int64_t offset; int64_t stride[MAX_AXES]; } Window;  // strides by the value's axes, elements
 Window window_of(const Graph *g, Val v);
-bool is_storage(const Node *n);  // leaves with a buffer: INPUT PARAM STATE TOTAL
+bool is_storage(const Node *n);  // leaves with a buffer: INPUT PARAM STATE TOTAL RECV, and SLICE, which lies in one
+Val leaf_of(const Graph *g, Val v);              // SLICE: the leaf it lies in; else v
+int64_t key_ranks(const Graph *g, CommKey key);   // ranks of a group
+// RESHARD v whose result lies where its operand does: of a TOTAL; or, of an UPDATE of a SLICE, in the leaf around it.
+bool reshard_in_place(const Graph *g, Val v);
+// Where a stored value lies, once place has run: bytes from the buffer's begin, plus stride times the rank's index in key.
+typedef struct { uint32_t buffer; uint64_t offset, stride; CommKey key; } Place;
+Place value_place(const Graph *g, Val v);
 
 // ------------------------------------------------------------------------------------------------------- gemm.c
 // The GEMM that computes CONTRACT v into `target`, v itself or a view of v that reorders or renames its axes. a, b: where
@@ -320,7 +423,7 @@ GemmPacks gemm_packs(const Graph *g, const Val in[2], int nk, const Axis *k, int
 
 // -------------------------------------------------------------- fuse.c (fuse_merge.c fuse_keep.c fuse_group.c)
 // Groups nodes to kernels. Each group is one launch.
-typedef enum { G_ROW, G_COL, G_GEMM, G_ATTENTION, G_ATTENTION_GRAD, G_SCATTER } GroupKind;
+typedef enum { G_ROW, G_COL, G_GEMM, G_ATTENTION, G_ATTENTION_GRAD, G_SCATTER, G_START, G_WAIT } GroupKind;
 // G_ROW: domain dom[0..ndom), outer axes dom[0..nouter) are parallel rows; reductions run over all inner axes.
 //        A node of the group has either all axes of dom or exactly the outer ones (in any order). No reduction:
 //        elementwise. G_COL: dom are the axes of the operand of every REDUCE in it, in its order; red[] those summed
@@ -333,9 +436,13 @@ typedef enum { G_ROW, G_COL, G_GEMM, G_ATTENTION, G_ATTENTION_GRAD, G_SCATTER } 
 // target. G_SCATTER: SCATTER_ADD, with its ACCUMULATE if that is its only use. An output may lie where an input of the
 // same elementwise group lies (place), if that is read at the same position only: pointers are not `restrict`.
 // G_GEMM: nodes CONTRACT [VIEW ..] [ACCUMULATE]; fuse fills gemm, args (a, b, c), arg_offsets and arg_written.
+// G_START: nodes RESHARD (several of one batch), or none: the reduction of a bucket (accs); begins collective `coll` of
+// graph->colls. G_WAIT ends it; what it moves is written by both. last: in the last micro-batch only.
 struct Group {
     GroupKind kind;
-    SegmentId seg;
+    uint8_t seg;
+    bool last;
+    uint32_t coll;
     Val *nodes;            // vec, topological; computed here
     Val *reads, *writes;   // vecs: stored values read and written (bases of windows; accumulators by their TOTAL leaf)
     uint8_t *reads_far;    // vec beside reads: 1 if read at another position than its own (views, tables, library calls)
@@ -350,6 +457,11 @@ struct Group {
     const char *why;       // why it was not fused with its producer (--explain)
 };
 extern const char why_other_segment[];  // a Group's `why`, which explain says more about
+// A collective in the making. Parts: stored values; in place where both lie at one place (reshard_in_place, or place's choice).
+struct Coll {
+    PlanCollKind how; PlanReduce reduce; DType dtype; CommKey key; const char *why;
+    struct CollPart { Val in, out; uint64_t outer, inner; } *parts;  // vec; inner: elements of one member's share
+};
 void fuse(Graph *g);
 
 // ------------------------------------------------------------------------------------------------------ order.c
@@ -363,11 +475,12 @@ struct Buffer {
     Val val;               // the stored node or leaf
     const char *name;
     DType dtype;
-    PlanArena arena;
+    uint32_t arena;        // index of graph->arenas
     uint64_t offset, bytes;
     uint32_t first, last;  // group indices, inclusive
 };
-void place(Graph *g);
+// Also makes the stage's schedule (slots need the classes in use): prog->schedules[g->stage].
+void place(Graph *g, Program *prog);
 
 // ------------------------------------------------------------------------------------------------------- emit.c
 struct KernelText {
@@ -377,15 +490,18 @@ struct KernelText {
     uint64_t rows, grain, scratch;
     uint32_t grid[3], block[3];
     uint64_t bytes, flops;
+    const char *key;       // interned: both bodies without the name
+    int stage;             // that made it; later ones have a copy of this record, under the same name
 };
-void emit(Graph *g);                                     // identical kernels once
+void emit(Graph *g, const Program *prog);                // identical kernels once, over all stages (prog NULL: this graph)
+bool has_kernel(const Group *group);                     // kernel is meant: no GEMM, no collective
 char *emit_unit(const Graph *g, PlanTarget t, const uint32_t *kernels, size_t n);  // a translation unit: prelude + kernels (malloc)
 void emit_files(const Graph *g, const char *dir);        // --emit: one file a kernel, .c and .cu, each compiles by itself
 
 // ------------------------------------------------------------------------- plan_write.c report.c explain.c dot.c
-void plan_write(const Graph *g, const char *path);
-void report(const Graph *g, FILE *text, const char *json_path);
-void dot(const Graph *g, const char *path, const char *level);
+void plan_write(const Program *prog, const char *path);
+void report(const Program *prog, FILE *text, const char *json_path);
+void dot(const Program *prog, const char *path, const char *level);  // a digraph for each stage
 void explain_check(const char *file_line);  // a usage error if it is not FILE:LINE; NULL is fine
-void explain(const Graph *g, const char *file_line, FILE *out);
+void explain(const Program *prog, const char *file_line, FILE *out);
 double node_flops(const Graph *g, Val v);                // 2 a multiply-add: CONTRACT, ATTENTION (causal counted full/2), ATTENTION_GRAD

@@ -1,21 +1,11 @@
-// plan_write.c: the graph's groups, buffers and kernels as a plan file (runtime/plan.h).
+// plan_write.c: the graphs of all stages as a plan file (runtime/plan.h): text, tables, the file. plan_write_code.c has what
+// is run.
 //
 // Each section is a growing array of its records; strings are kept once, in order of first use. Records are zeroed
 // before they are filled, so padding is zero and equal graphs give equal bytes. Nothing in the file depends on where it
-// or the model lies. One group is one instruction, so the instruction index of group i is i.
-#include "pico.h"
+// or the model lies. Sections of stages are filled stage by stage; indices into them count from the stage's beginning.
+#include "plan_write.h"
 #include <xxhash.h>
-
-enum { SOURCES = 4 };  // translation units: the compiler runs on them in parallel
-
-typedef struct {
-    const Graph *g;
-    Buf data[PLAN_SECTIONS];
-    uint64_t count[PLAN_SECTIONS];
-    Str *table;            // open addressing over the strings section; 0: free
-    size_t cap, used;
-    uint32_t *source_of;   // kernel -> source
-} Writer;
 
 // ---------------------------------------------------------------------------------------------------------- strings
 static Str *string_slot(const Writer *w, const char *s)
@@ -37,7 +27,7 @@ static void grow_strings(Writer *w)
     free(old);
 }
 
-static Str put_string(Writer *w, const char *s)
+Str put_string(Writer *w, const char *s)
 {
     Buf *pool = &w->data[PLAN_STRINGS];
     if (pool->n == 0) buf_write(pool, "", 1);
@@ -52,13 +42,27 @@ static Str put_string(Writer *w, const char *s)
     return *slot;
 }
 
-static void put(Writer *w, enum PlanSectionId id, const void *record, size_t size)
+void put(Writer *w, enum PlanSectionId id, const void *record, size_t size)
 {
     buf_write(&w->data[id], record, size);
     w->count[id]++;
 }
 
-static uint32_t buffer_index(const Writer *w, Val v)
+uint32_t put_group(Writer *w, CommKey key)
+{
+    PlanGroup g = { .mesh = key.mesh, .stages = key.stages, .size = (uint32_t)key_ranks(w->g, key) };
+    for (uint32_t i = 0; i < w->count[PLAN_GROUPS]; i++) {
+        PlanGroup x;
+        memcpy(&x, w->data[PLAN_GROUPS].s + i * sizeof x, sizeof x);
+        if (x.mesh == g.mesh && x.stages == g.stages) return i;
+    }
+    put(w, PLAN_GROUPS, &g, sizeof g);
+    return (uint32_t)w->count[PLAN_GROUPS] - 1;
+}
+
+uint32_t staged_count(const Writer *w, enum PlanSectionId id) { return (uint32_t)(w->count[id] - w->first[id]); }
+
+uint32_t buffer_index(const Writer *w, Val v)
 {
     if (!w->g->buffer_of[v]) bug("plan: value %%%u has no buffer", v);
     return w->g->buffer_of[v] - 1;
@@ -69,11 +73,19 @@ static uint32_t buffer_index(const Writer *w, Val v)
 static Str put_options(Writer *w)
 {
     static const char *const recompute[] = { "none", "attention", "full" };
-    const Graph *g = w->g;
+    static const char *const schedules[] = { "afab", "1f1b", "interleaved", "zb" };
+    const Graph *g = w->prog->stages[0];
     Buf b = { 0 };
     buf_printf(&b, "--seq %lld --micro-batch %lld --accum %lld --dtype %s --recompute %s --target %s%s", (long long)g->seq,
                (long long)g->micro_batch, (long long)g->accum, dtype_name(g->dtype), recompute[options.recompute],
                options.target == TARGET_CPU ? "cpu" : "cuda", options.no_fuse ? " --no-fuse" : "");
+    if (options.tp * options.pp * options.dp > 1)
+        buf_printf(&b, " --tp %lld --pp %lld --dp %lld%s --schedule %s --bucket-mb %g --zero %lld", (long long)options.tp,
+                   (long long)options.pp, (long long)options.dp, g->mesh.sp ? " --sp" : "", schedules[options.schedule],
+                   options.bucket_mb, (long long)options.zero);
+    if (g->nchunks > 1) buf_printf(&b, " --virtual %d", g->nchunks);
+    if (options.stages) buf_printf(&b, " --stages %s", options.stages);
+    if (options.drop > 0) buf_printf(&b, " --drop %lld", (long long)options.drop);
     Str s = put_string(w, b.s);
     buf_free(&b);
     return s;
@@ -87,22 +99,54 @@ static double step_flops(const Graph *g)
     return flops * (double)g->accum;
 }
 
+static uint64_t file_elements(const Param *x)
+{
+    uint64_t n = 1;
+    for (int d = 0; d < x->ndim; d++) n *= (uint64_t)x->dims[d];
+    return n;
+}
+
+// The stages are written by now: their sums are known.
 static void put_info(Writer *w)
 {
-    const Graph *g = w->g;
+    const Graph *g = w->prog->stages[0];
     PlanInfo info = { .target = options.target, .dtype = g->dtype, .seq = (uint32_t)g->seq,
-                      .micro_batch = (uint32_t)g->micro_batch, .accum = (uint32_t)g->accum, .tp = 1, .pp = 1, .dp = 1, .cp = 1,
-                      .scratch_bytes = g->scratch_bytes, .flops_per_step = step_flops(g) };
+                      .micro_batch = (uint32_t)g->micro_batch, .accum = (uint32_t)g->accum, .chunks = w->chunks,
+                      .schedule = w->prog->shape.kind, .zero = (uint32_t)options.zero,
+                      .parameters = w->parameters };
+    memcpy(info.mesh, w->mesh, sizeof info.mesh);
+    info.flops_per_step = w->flops * mesh_size(w->mesh, MESH_ALL & ~MESH_PP);
     info.model = put_string(w, g->model);
     info.config = put_string(w, g->config);
     info.options = put_options(w);
     info.source = put_string(w, g->source);
-    for (int i = 0; i < ARENA_COUNT; i++) info.arena_bytes[i] = g->arena_bytes[i], info.arena_slots[i] = 1;
-    for (size_t i = 0; i < vec_len(g->params); i++) info.parameters += (uint64_t)elements(g, g->params[i].val);
     put(w, PLAN_INFO, &info, sizeof info);
 }
 
 // ----------------------------------------------------------------------------------------------------------- tables
+// Scalars have one slot in all stages; a stage has those that it reads.
+static void put_scalars_train(Writer *w)
+{
+    const Program *prog = w->prog;
+    uint32_t *seen = NULL;
+    for (int s = 0; s < prog->nstages; s++)
+        for (size_t i = 0; i < vec_len(prog->stages[s]->scalars); i++) {
+            const Scalar *x = &prog->stages[s]->scalars[i];
+            PlanScalar p = { .name = put_string(w, x->name), .slot = x->slot, .standard = x->standard };
+            bool known = false;
+            for (size_t k = 0; k < vec_len(seen); k++) known |= seen[k] == x->slot;
+            if (known) continue;
+            vec_push(seen, x->slot);
+            put(w, PLAN_SCALARS, &p, sizeof p);
+        }
+    vec_free(seen);
+    const Graph *g = prog->stages[0];
+    for (size_t i = 0; i < vec_len(g->train); i++) {
+        PlanTrain p = { .key = put_string(w, g->train[i].key), .value = put_string(w, g->train[i].value) };
+        put(w, PLAN_TRAIN, &p, sizeof p);
+    }
+}
+
 static void put_inputs_outputs(Writer *w)
 {
     const Graph *g = w->g;
@@ -116,11 +160,16 @@ static void put_inputs_outputs(Writer *w)
         PlanOutput p = { .name = put_string(w, g->outputs[i].name), .buffer = buffer_index(w, g->outputs[i].val) };
         put(w, PLAN_OUTPUTS, &p, sizeof p);
     }
-    for (size_t i = 0; i < vec_len(g->scalars); i++) {
-        const Scalar *x = &g->scalars[i];
-        PlanScalar p = { .name = put_string(w, x->name), .slot = x->slot, .standard = x->standard };
-        put(w, PLAN_SCALARS, &p, sizeof p);
-    }
+}
+
+// How a parameter's buffer lies in the file's tensor.
+static void put_axes(Writer *w, size_t param, PlanParam *p)
+{
+    const Graph *g = w->g;
+    p->first_axis = staged_count(w, PLAN_PARAM_AXES);
+    p->naxes = g->nodes[g->params[param].val].naxes;
+    for (uint32_t i = 0; i < p->naxes; i++)
+        put(w, PLAN_PARAM_AXES, &g->param_axes[param].axis[i], sizeof g->param_axes[param].axis[i]);
 }
 
 static void put_params_states(Writer *w)
@@ -128,26 +177,36 @@ static void put_params_states(Writer *w)
     const Graph *g = w->g;
     for (size_t i = 0; i < vec_len(g->params); i++) {
         const Param *x = &g->params[i];
+        CommKey key = x->acc >= 0 ? g->accs[x->acc].key : comm_key(0);
         PlanParam p = { .name = put_string(w, x->name), .aliases = put_string(w, x->aliases),
                         .buffer = buffer_index(w, x->val), .grad = UINT32_MAX, .ndim = (uint32_t)x->ndim, .init = x->init,
-                        .init_value = x->init_value, .decay = x->decay,
-                        .key = x->acc >= 0 ? g->accs[x->acc].key : 0 };
+                        .init_value = x->init_value, .decay = x->decay, .owner = x->owner,
+                        .key = key.mesh ? put_group(w, key) + 1 : 0 };
         if (x->acc >= 0) p.grad = buffer_index(w, g->accs[x->acc].total);
         if (x->ndim > PLAN_MAX_DIMS) bug("plan: parameter '%s' has %d dimensions", x->name, x->ndim);
         for (int d = 0; d < x->ndim; d++) p.dims[d] = (uint64_t)x->dims[d];
+        put_axes(w, i, &p);
         put(w, PLAN_PARAMS, &p, sizeof p);
+        if (p.owner) w->parameters += file_elements(x);
     }
     for (size_t i = 0; i < vec_len(g->states); i++) {
         const State *x = &g->states[i];
         PlanState p = { .name = put_string(w, x->name), .param = (uint32_t)x->param, .buffer = buffer_index(w, x->val) };
         put(w, PLAN_STATES, &p, sizeof p);
     }
-    for (size_t i = 0; i < vec_len(g->train); i++) {
-        PlanTrain p = { .key = put_string(w, g->train[i].key), .value = put_string(w, g->train[i].value) };
-        put(w, PLAN_TRAIN, &p, sizeof p);
+}
+
+static void put_arenas(Writer *w)
+{
+    for (size_t i = 0; i < vec_len(w->g->arenas); i++) {
+        PlanArena a = w->g->arenas[i];
+        a.slots = 1;
+        if (a.class_ >= CLASS_FB) a.slots = w->schedule->slots[a.chunk][a.class_ - CLASS_FB];
+        put(w, PLAN_ARENAS, &a, sizeof a);
     }
 }
 
+// A group is an instruction, so lifetimes in groups are lifetimes in instructions.
 static void put_buffers(Writer *w)
 {
     const Graph *g = w->g;
@@ -161,128 +220,46 @@ static void put_buffers(Writer *w)
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------- kernels
-typedef struct { size_t length; uint32_t kernel; } Sized;
-static int longest_first(const void *a, const void *b)
+static void put_transfers(Writer *w)
 {
-    const Sized *x = a, *y = b;
-    if (x->length != y->length) return x->length > y->length ? -1 : 1;
-    return x->kernel < y->kernel ? -1 : x->kernel > y->kernel;
-}
-
-// Shares the kernels out to translation units of about equal length: the longest first, each to the shortest unit.
-static uint32_t share_kernels(Writer *w)
-{
-    const Graph *g = w->g;
-    size_t n = vec_len(g->kernels), length[SOURCES] = { 0 };
-    Sized *sized = xcalloc(n + 1, sizeof *sized);
-    for (uint32_t i = 0; i < n; i++) sized[i] = (Sized){ strlen(g->kernels[i].text[options.target]), i };
-    qsort(sized, n, sizeof *sized, longest_first);
-    w->source_of = xcalloc(n + 1, sizeof *w->source_of);
-    for (size_t i = 0; i < n; i++) {
-        uint32_t shortest = 0;
-        for (uint32_t s = 1; s < SOURCES; s++)
-            if (length[s] < length[shortest]) shortest = s;
-        w->source_of[sized[i].kernel] = shortest;
-        length[shortest] += sized[i].length;
-    }
-    free(sized);
-    return (uint32_t)min_of(n, SOURCES);  // none of the first so many is empty
-}
-
-static void put_sources(Writer *w)
-{
-    const Graph *g = w->g;
-    uint32_t n = share_kernels(w), *kernels = NULL;
-    for (uint32_t s = 0; s < n; s++) {
-        vec_clear(kernels);
-        for (uint32_t i = 0; i < vec_len(g->kernels); i++)
-            if (w->source_of[i] == s) vec_push(kernels, i);
-        char *text = emit_unit(g, options.target, kernels, vec_len(kernels));
-        PlanSource p = { .text = put_string(w, text), .lang = options.target };
-        put(w, PLAN_SOURCES, &p, sizeof p);
-        free(text);
-    }
-    vec_free(kernels);
-}
-
-static void put_kernels(Writer *w)
-{
-    const Graph *g = w->g;
-    for (size_t i = 0; i < vec_len(g->kernels); i++) {
-        const KernelText *x = &g->kernels[i];
-        PlanKernel p = { .name = put_string(w, x->name), .label = put_string(w, x->label), .source = w->source_of[i],
-                         .nargs = x->nargs, .rows = x->rows, .grain = x->grain, .scratch = x->scratch, .bytes = x->bytes,
-                         .flops = x->flops };
-        memcpy(p.grid, x->grid, sizeof p.grid);
-        memcpy(p.block, x->block, sizeof p.block);
-        put(w, PLAN_KERNELS, &p, sizeof p);
+    for (size_t i = 0; i < vec_len(w->g->transfers); i++) {
+        const Transfer *x = &w->g->transfers[i];
+        PlanTransfer p = { .tag = x->tag, .peer = x->peer, .send = x->send, .buffer = buffer_index(w, x->val),
+                           .chunk = x->chunk };
+        p.bytes = w->g->buffers[p.buffer].bytes;
+        put(w, PLAN_TRANSFERS, &p, sizeof p);
     }
 }
 
-// ----------------------------------------------------------------------------------------------------- instructions
-static void put_args(Writer *w, const Group *group)
+static uint64_t local_parameters(const Graph *g)
 {
-    for (size_t k = 0; k < vec_len(group->args); k++) {
-        Val v = group->args[k];
-        PlanArg p = { .buffer = buffer_index(w, v), .written = group->arg_written[k] };
-        int64_t offset = vec_len(group->arg_offsets) ? group->arg_offsets[k] : 0;
-        if (offset < 0) bug("plan: argument before its buffer");
-        p.offset = (uint64_t)offset * (uint64_t)dtype_bytes(w->g->buffers[p.buffer].dtype);
-        put(w, PLAN_ARGS, &p, sizeof p);
-    }
+    uint64_t n = 0;
+    for (size_t i = 0; i < vec_len(g->params); i++) n += (uint64_t)elements(g, g->params[i].val);
+    return n;
 }
 
-// The node that names a group: what it writes first.
-static Val main_node(const Group *group)
+static void put_stage(Writer *w, int s)
 {
-    for (size_t k = 0; k < vec_len(group->nodes); k++)
-        if (vec_len(group->writes) && group->nodes[k] == group->writes[0]) return group->nodes[k];
-    return group->nodes[vec_len(group->nodes) - 1];
-}
-
-static void put_instructions(Writer *w)
-{
-    const Graph *g = w->g;
-    for (size_t i = 0; i < vec_len(g->groups); i++) {
-        const Group *group = &g->groups[i];
-        Buf label = { 0 };
-        PlanInstr p = { .kind = group->kind == G_GEMM ? INSTR_GEMM : INSTR_KERNEL, .index = group->kernel,
-                        .first_arg = (uint32_t)w->count[PLAN_ARGS], .nargs = (uint32_t)vec_len(group->args) };
-        p.label = put_string(w, node_place(g, main_node(group), &label));
-        buf_free(&label);
-        if (group->kind == G_GEMM) {
-            p.index = (uint32_t)w->count[PLAN_GEMMS];
-            put(w, PLAN_GEMMS, &group->gemm, sizeof group->gemm);
-        }
-        put_args(w, group);
-        put(w, PLAN_INSTRS, &p, sizeof p);
-    }
-}
-
-static void put_segments(Writer *w)
-{
-    const Graph *g = w->g;
-    uint32_t at = 0, index[SEG_COUNT];
-    for (uint32_t seg = 0; seg < SEG_COUNT; seg++) {
-        index[seg] = UINT32_MAX;
-        PlanSegment p = { .id = seg, .first_instr = at };
-        while (at < vec_len(g->groups) && g->groups[at].seg == (SegmentId)seg) at++;
-        p.count = at - p.first_instr;
-        if (!p.count) continue;
-        p.name = put_string(w, plan_segment_name((SegmentId)seg));
-        index[seg] = (uint32_t)w->count[PLAN_SEGMENTS];
-        put(w, PLAN_SEGMENTS, &p, sizeof p);
-    }
-    for (uint32_t j = 0; j < g->accum; j++)
-        for (int seg = SEG_F; seg <= SEG_B; seg++) {
-            PlanStep step = { .segment = index[seg], .micro_batch = j };
-            if (index[seg] != UINT32_MAX) put(w, PLAN_SCHEDULE, &step, sizeof step);
-        }
+    w->g = w->prog->stages[s];
+    w->schedule = &w->prog->schedules[s];
+    for (int i = PLAN_FIRST_STAGED; i < PLAN_SECTIONS; i++) w->first[i] = w->count[i];
+    put_inputs_outputs(w);
+    put_params_states(w);
+    put_arenas(w);
+    put_buffers(w);
+    put_transfers(w);
+    put_instructions(w, s);
+    put_segments(w);
+    put_schedule(w);
+    PlanStage p = { .scratch_bytes = w->g->scratch_bytes, .parameters = local_parameters(w->g), .flops = step_flops(w->g) };
+    for (int i = PLAN_FIRST_STAGED; i < PLAN_SECTIONS; i++)
+        p.range[i - PLAN_FIRST_STAGED] = (PlanRange){ (uint32_t)w->first[i], staged_count(w, (enum PlanSectionId)i) };
+    w->flops += p.flops;
+    put(w, PLAN_STAGES, &p, sizeof p);
 }
 
 // ------------------------------------------------------------------------------------------------------------- file
-static void pad(Buf *b, size_t to)
+static void pad_to(Buf *b, size_t to)
 {
     static const char zeros[16];
     if (b->n % to) buf_write(b, zeros, to - b->n % to);
@@ -303,7 +280,7 @@ static void write_file(const Writer *w, const char *path)
     buf_write(&file, &header, sizeof header);
     buf_write(&file, sections, sizeof sections);
     for (int i = 0; i < PLAN_SECTIONS; i++) {
-        pad(&file, 16);
+        pad_to(&file, 16);
         if (w->data[i].n) buf_write(&file, w->data[i].s, w->data[i].n);
     }
     header.size = file.n;
@@ -316,22 +293,20 @@ static void write_file(const Writer *w, const char *path)
     buf_free(&file);
 }
 
-void plan_write(const Graph *g, const char *path)
+void plan_write(const Program *prog, const char *path)
 {
-    Writer w = { .g = g };
+    Writer w = { .prog = prog, .g = prog->stages[0], .chunks = (uint32_t)prog->stages[0]->nchunks };
+    memcpy(w.mesh, w.g->mesh.size, sizeof w.mesh);
     put_string(&w, "");
-    put_info(&w);
-    put_inputs_outputs(&w);
-    put_params_states(&w);
-    put_buffers(&w);
-    put_sources(&w);
+    put_scalars_train(&w);
     put_kernels(&w);
-    put_instructions(&w);
-    put_segments(&w);
+    for (int s = 0; s < prog->nstages; s++) put_stage(&w, s);
+    put_info(&w);
     w.count[PLAN_STRINGS] = w.data[PLAN_STRINGS].n;
     for (int i = 0; i < PLAN_SECTIONS; i++)
         if (w.data[i].n != w.count[i] * plan_item_size((enum PlanSectionId)i)) bug("plan: a record of section %d has the wrong size", i);
     write_file(&w, path);
     for (int i = 0; i < PLAN_SECTIONS; i++) buf_free(&w.data[i]);
-    free(w.table), free(w.source_of);
+    free_code(&w);
+    free(w.table);
 }

@@ -8,7 +8,8 @@
 
 enum { USE_WEIGHTS, USE_COPIES, USE_GRADIENTS, USE_OPTIMIZER, USE_TABLES, USE_OTHER, USES };
 static const char *const use_names[USES] = {"weights", "copies of weights", "gradients", "optimizer", "tables", "inputs, outputs"};
-static const char *const arena_names[ARENA_COUNT] = {"persistent", "saved", "work"};
+static const char *const class_names[CLASS_COUNT] = {"persistent", "work", "saved", "saved to W", "B to W",
+                                                     "received", "recv. back", "sent", "sent back"};
 
 typedef struct { uint32_t launches, gemms, attentions; uint64_t bytes, flops; } SegmentCost;
 typedef struct {
@@ -44,9 +45,35 @@ static int use_of(const Graph *g, const Buffer *b)
     if (x->kind == K_PARAM) return USE_WEIGHTS;
     if (x->kind == K_STATE) return USE_OPTIMIZER;
     if (x->kind == K_TOTAL) return g->accs[x->u.id].param >= 0 ? USE_GRADIENTS : USE_OTHER;
-    if (x->nin && x->seg == SEG_INIT) return USE_TABLES;
-    return x->nin && x->seg == SEG_PREP ? USE_COPIES : USE_OTHER;
+    if (x->nin && x->seg == AT_INIT) return USE_TABLES;
+    return x->nin && x->seg == AT_PREP ? USE_COPIES : USE_OTHER;
 }
+
+// All chunks and slots.
+static uint64_t class_bytes(const Graph *g, PlanClass class_)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < vec_len(g->arenas); i++)
+        if (g->arenas[i].class_ == class_) bytes += g->arenas[i].bytes * g->arenas[i].slots;
+    return bytes;
+}
+
+static uint32_t class_slots(const Graph *g, PlanClass class_)
+{
+    uint32_t slots = 0;
+    for (size_t i = 0; i < vec_len(g->arenas); i++)
+        if (g->arenas[i].class_ == class_) slots = max_of(slots, g->arenas[i].slots);
+    return slots;
+}
+
+// What is laid out end to end is its own lower bound.
+static uint64_t class_bound(const Graph *g, int class_)
+{
+    return class_ == CLASS_WORK ? g->work_bound : class_bytes(g, (PlanClass)class_);
+}
+
+// Persistent, saved and work are always shown.
+static bool is_shown(const Graph *g, int class_) { return class_ <= CLASS_FB || class_slots(g, (PlanClass)class_) > 0; }
 
 static Costs collect(const Graph *g)
 {
@@ -59,10 +86,11 @@ static Costs collect(const Graph *g)
     }
     for (size_t i = 0; i < vec_len(g->buffers); i++)
         if (g->buffers[i].arena == ARENA_PERSIST) c.use[use_of(g, &g->buffers[i])] += g->buffers[i].bytes;
-    for (int a = 0; a < ARENA_COUNT; a++) c.total += g->arena_bytes[a];
+    for (int a = 0; a < CLASS_COUNT; a++) c.total += class_bytes(g, (PlanClass)a);
     for (size_t i = 0; i < vec_len(g->groups); i++) {
         const Group *group = &g->groups[i];
-        SegmentCost *s = &c.seg[group->seg];
+        SegmentCost *s = &c.seg[seg_id(group->seg)];
+        if (group->kind == G_WAIT) continue;
         s->launches++;
         s->gemms += group->kind == G_GEMM;
         s->attentions += group->kind == G_ATTENTION || group->kind == G_ATTENTION_GRAD;
@@ -70,9 +98,9 @@ static Costs collect(const Graph *g)
         s->flops += group->flops;
     }
     for (int s = SEG_PREP; s < SEG_COUNT; s++)
-        c.launches += c.seg[s].launches * (s == SEG_F || s == SEG_B ? (uint32_t)g->accum : 1);
+        c.launches += c.seg[s].launches * (s >= SEG_F && s <= SEG_W ? (uint32_t)g->accum : 1);
     for (Val v = 1; v < vec_len(g->nodes); v++)
-        if (g->group_of[v] && !(g->nodes[v].backward && g->nodes[v].seg == SEG_B && g->nodes[v].again)) c.flops += node_flops(g, v);
+        if (g->group_of[v] && !g->nodes[v].again) c.flops += node_flops(g, v);
     c.flops *= (double)g->accum;
     return c;
 }
@@ -92,10 +120,15 @@ static void memory_text(const Graph *g, const Costs *c, FILE *out)
     char a[32], b[32];
     fprintf(out, "memory      %s of tensors (%llu bytes), and %s of scratch for each thread\n",
             readable((double)c->total, "B", a), (unsigned long long)c->total, readable((double)g->scratch_bytes, "B", b));
-    for (int i = 0; i < ARENA_COUNT; i++) {
-        fprintf(out, "  %-10s %10s", arena_names[i], readable((double)g->arena_bytes[i], "B", a));
-        if (i != ARENA_PERSIST) fprintf(out, "   least possible %s", readable((double)g->live_bound[i], "B", b));
-        for (int u = 0; i == ARENA_PERSIST && u < USES; u++)
+    static const int sequence[CLASS_COUNT] = {CLASS_PERSIST, CLASS_FB, CLASS_FW, CLASS_BW, CLASS_RF, CLASS_RB,
+                                              CLASS_SF, CLASS_SB, CLASS_WORK};
+    for (int k = 0; k < CLASS_COUNT; k++) {
+        int i = sequence[k];
+        if (!is_shown(g, i)) continue;
+        fprintf(out, "  %-10s %10s", class_names[i], readable((double)class_bytes(g, (PlanClass)i), "B", a));
+        if (i != CLASS_PERSIST) fprintf(out, "   least possible %s", readable((double)class_bound(g, i), "B", b));
+        if (class_slots(g, (PlanClass)i) > 1) fprintf(out, ", in up to %u slots", class_slots(g, (PlanClass)i));
+        for (int u = 0; i == CLASS_PERSIST && u < USES; u++)
             if (c->use[u]) fprintf(out, "%s%s %s", u ? ", " : "   ", use_names[u], readable((double)c->use[u], "B", a));
         fprintf(out, "\n");
     }
@@ -110,20 +143,39 @@ static void segments_text(const Graph *g, const Costs *c, FILE *out)
         if (!k->launches) continue;
         fprintf(out, "  %-9s %8u %8u %10u %12s %12s%s\n", plan_segment_name((SegmentId)s), k->launches, k->gemms,
                 k->attentions, readable((double)k->bytes, "B", a), readable((double)k->flops, "", b),
-                s == SEG_F || s == SEG_B ? "  each micro-batch" : s == SEG_INIT ? "  once" : "  each step");
+                s >= SEG_F && s <= SEG_W ? "  each micro-batch" : s == SEG_INIT ? "  once" : "  each step");
     }
     fprintf(out, "kernels     %zu distinct, %u launches a step\n", vec_len(g->kernels), c->launches);
 }
 
-static void schedule_text(const Graph *g, FILE *out)
+static void schedule_text(const Program *prog, const Graph *g, FILE *out)
 {
-    fprintf(out, "schedule    stage 0:");
-    for (int64_t i = 0; i < min_of(g->accum, 16); i++) fprintf(out, " F%lld B%lld", (long long)i, (long long)i);
-    fprintf(out, "%s U    bubble 0\n", g->accum > 16 ? " ..." : "");
-    fprintf(out, "collectives none (one rank)\n");
+    const Task *tasks = prog->tasks[g->stage];
+    fprintf(out, "schedule    stage %d:", g->stage);
+    for (size_t i = 0; i < min_of(vec_len(tasks), 32); i++) {
+        fprintf(out, " %c", "FBW"[tasks[i].work]);
+        if (g->nchunks > 1) fprintf(out, "%u.", tasks[i].chunk);
+        fprintf(out, "%u", tasks[i].micro_batch);
+    }
+    fprintf(out, "%s U%s\n", vec_len(tasks) > 32 ? " ..." : "", prog->nstages == 1 ? "    bubble 0" : "");
 }
 
-static void report_text(const Graph *g, const Costs *c, FILE *out)
+static void collectives_text(const Graph *g, FILE *out)
+{
+    static const char *const kinds[] = {"all-reduce", "reduce-scatter", "all-gather"};
+    if (!vec_len(g->colls)) fprintf(out, "collectives none%s\n", g->nstages == 1 ? " (one rank)" : "");
+    for (size_t i = 0; i < vec_len(g->groups); i++) {
+        const Group *group = &g->groups[i];
+        if (group->kind != G_START) continue;
+        const struct Coll *c = &g->colls[group->coll];
+        char a[32];
+        fprintf(out, "collective  %-6s %-14s of %zu value%s, %s over %lld ranks: %s%s\n", plan_segment_name(seg_id(group->seg)),
+                kinds[c->how], vec_len(c->parts), vec_len(c->parts) == 1 ? "" : "s", readable((double)group->bytes, "B", a),
+                (long long)key_ranks(g, c->key), c->why, group->last ? ", last micro-batch" : "");
+    }
+}
+
+static void report_text(const Program *prog, const Graph *g, const Costs *c, FILE *out)
 {
     char a[32];
     int64_t tokens = g->seq * g->micro_batch * g->accum;
@@ -137,7 +189,8 @@ static void report_text(const Graph *g, const Costs *c, FILE *out)
             readable(c->flops / (double)tokens, "", a));
     memory_text(g, c, out);
     segments_text(g, c, out);
-    schedule_text(g, out);
+    schedule_text(prog, g, out);
+    collectives_text(g, out);
 }
 
 // ---- JSON
@@ -152,14 +205,14 @@ static cJSON *kernels_json(const Graph *g)
         cJSON_AddStringToObject(k, "ops", g->kernels[i].label);
         add(k, "bytes", (double)g->kernels[i].bytes);
         uint32_t calls = 0;
-        for (size_t n = 0; n < vec_len(g->groups); n++) calls += g->groups[n].kind != G_GEMM && g->groups[n].kernel == i;
+        for (size_t n = 0; n < vec_len(g->groups); n++) calls += has_kernel(&g->groups[n]) && g->groups[n].kernel == i;
         add(k, "calls", calls);
         cJSON_AddItemToArray(list, k);
     }
     return list;
 }
 
-static void report_json(const Graph *g, const Costs *c, const char *path)
+static cJSON *stage_json(const Graph *g, const Costs *c)
 {
     cJSON *top = cJSON_CreateObject(), *memory = cJSON_CreateObject(), *segments = cJSON_CreateObject();
     cJSON_AddStringToObject(top, "model", g->model);
@@ -170,12 +223,13 @@ static void report_json(const Graph *g, const Costs *c, const char *path)
     cJSON_AddStringToObject(top, "flops_convention", "2 a multiply-add; contractions and causal attention at half its square; nothing made again");
     add(memory, "total", (double)c->total);
     add(memory, "scratch_per_thread", (double)g->scratch_bytes);
-    for (int a = 0; a < ARENA_COUNT; a++) {
-        cJSON *arena = cJSON_AddObjectToObject(memory, arena_names[a]);
-        add(arena, "bytes", (double)g->arena_bytes[a]);
-        add(arena, "slots", 1);
-        if (a != ARENA_PERSIST) add(arena, "least_possible", (double)g->live_bound[a]);
-        for (int u = 0; a == ARENA_PERSIST && u < USES; u++) add(arena, use_names[u], (double)c->use[u]);
+    for (int a = 0; a < CLASS_COUNT; a++) {
+        if (!is_shown(g, a)) continue;
+        cJSON *arena = cJSON_AddObjectToObject(memory, class_names[a]);
+        add(arena, "bytes", (double)class_bytes(g, (PlanClass)a));
+        add(arena, "slots", max_of(class_slots(g, (PlanClass)a), 1));
+        if (a != CLASS_PERSIST) add(arena, "least_possible", (double)class_bound(g, a));
+        for (int u = 0; a == CLASS_PERSIST && u < USES; u++) add(arena, use_names[u], (double)c->use[u]);
     }
     cJSON_AddItemToObject(top, "memory", memory);
     for (int s = 0; s < SEG_COUNT; s++) {
@@ -187,7 +241,22 @@ static void report_json(const Graph *g, const Costs *c, const char *path)
     add(top, "launches_per_step", c->launches);
     cJSON_AddItemToObject(top, "kernels", kernels_json(g));
     cJSON_AddItemToObject(top, "collectives", cJSON_CreateArray());
-    add(top, "bubble", 0);
+    return top;
+}
+
+static void report_json(const Program *prog, const char *path)
+{
+    cJSON *top = NULL, *stages = NULL;
+    for (int s = 0; s < prog->nstages; s++) {
+        Costs c = collect(prog->stages[s]);
+        cJSON *stage = stage_json(prog->stages[s], &c);
+        if (prog->nstages == 1) top = stage;
+        else {
+            if (!top) top = cJSON_CreateObject(), stages = cJSON_AddArrayToObject(top, "stages");
+            cJSON_AddItemToArray(stages, stage);
+        }
+    }
+    if (prog->nstages == 1) add(top, "bubble", 0);
     char *text = cJSON_Print(top);
     Buf b = {0};
     buf_printf(&b, "%s\n", text);
@@ -197,9 +266,15 @@ static void report_json(const Graph *g, const Costs *c, const char *path)
     cJSON_Delete(top);
 }
 
-void report(const Graph *g, FILE *text, const char *json_path)
+void report(const Program *prog, FILE *text, const char *json_path)
 {
-    Costs c = collect(g);
-    if (json_path) report_json(g, &c, json_path);
-    else report_text(g, &c, text);
+    if (json_path) {
+        report_json(prog, json_path);
+        return;
+    }
+    for (int s = 0; s < prog->nstages; s++) {
+        Costs c = collect(prog->stages[s]);
+        if (prog->nstages > 1) fprintf(text, "%s-- stage %d\n", s ? "\n" : "", s);
+        report_text(prog, prog->stages[s], &c, text);
+    }
 }

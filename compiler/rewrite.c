@@ -7,6 +7,13 @@
 #include "pico.h"
 
 // ---------------------------------------------------------------------------------------------------------- live
+// Stays without a user: what reduces over stages, for each of them must take part; with ZeRO what gathers a parameter of
+// which an update has written a part.
+static bool is_rooted_reshard(const Graph *g, const Node *n)
+{
+    return n->kind == K_RESHARD && (n->u.reshard->key.mesh & MESH_PP || g->nodes[n->in[0]].kind == K_UPDATE);
+}
+
 void graph_mark_live(const Graph *g, uint8_t *live)
 {
     size_t n = vec_len(g->nodes);
@@ -14,8 +21,10 @@ void graph_mark_live(const Graph *g, uint8_t *live)
     bool summed = false;
     for (size_t i = 1; i < n; i++) {
         summed |= g->nodes[i].kind == K_ACCUMULATE;
-        live[i] = g->nodes[i].kind == K_ACCUMULATE || g->nodes[i].kind == K_UPDATE;
+        live[i] = g->nodes[i].kind == K_ACCUMULATE || g->nodes[i].kind == K_UPDATE || is_rooted_reshard(g, &g->nodes[i]);
     }
+    for (size_t i = 0; i < vec_len(g->transfers); i++)
+        if (g->transfers[i].send) live[g->transfers[i].val] = 1;
     for (size_t i = 0; i < vec_len(g->outputs); i++) live[g->outputs[i].val] = 1;
     if (!summed) live[g->loss] = 1;  // before grad it is the only root; later B may read a loss that it has made again
     live[0] = 0;
@@ -30,11 +39,11 @@ static Val copy_map(Graph *g, const Node *n)
     return n->fn == FN_CAST ? make_cast(g, n->in[0], (DType)n->dtype) : make_map(g, (Fn)n->fn, n->nin, n->in);
 }
 
-static Val copy_node(Graph *g, const Node *n)
+Val graph_copy(Graph *g, const Node *n)
 {
     switch ((Kind)n->kind) {
     case K_INPUT: case K_PARAM: case K_STATE: case K_TOTAL: case K_SCALAR: case K_CONST: case K_INDEX: case K_RANDOM:
-    case K_ATTENTION_GRAD: return graph_add(g, n);
+    case K_RECV: case K_ATTENTION_GRAD: return graph_add(g, n);
     case K_MAP: return copy_map(g, n);
     case K_REDUCE: return make_reduce_raw(g, (Reduction)n->reduce, n->in[0], n->u.over.n, n->u.over.axes);
     case K_CONTRACT: return make_contract(g, n->in[0], n->in[1], n->u.over.n, n->u.over.axes);
@@ -44,17 +53,19 @@ static Val copy_node(Graph *g, const Node *n)
     case K_ATTENTION: return make_attention(g, n->in[0], n->in[1], n->in[2], n->u.attention);
     case K_PART: return make_part(g, n->in[0], n->u.id);
     case K_ACCUMULATE: return make_accumulate(g, n->u.id, n->in[0]);
+    case K_RESHARD: return make_reshard(g, n->in[0], n->u.reshard);
+    case K_SLICE: return make_slice(g, n->in[0], n->u.reshard->key, n->axes[0]);
     case K_UPDATE: return make_update(g, n->in[1], n->in[0]);
     case K_NONE: case KIND_COUNT: break;
     }
     bug("copy of kind %d", n->kind);
 }
 
-static bool is_table_leaf(const Node *n) { return n->kind >= K_INPUT && n->kind <= K_SCALAR; }
+static bool is_table_leaf(const Node *n) { return (n->kind >= K_INPUT && n->kind <= K_SCALAR) || n->kind == K_RECV; }
 
 static void set_stamps(Graph *g, const Node *n)
 {
-    g->cur_loc = n->loc, g->cur_op = n->op, g->cur_layer = n->layer, g->cur_backward = n->backward, g->cur_seg = n->seg;
+    g->cur_loc = n->loc, g->cur_op = n->op, g->cur_layer = n->layer, g->cur_backward = n->backward, g->cur_seg = n->seg, g->cur_chunk = n->chunk;
 }
 
 // Per-node marks follow their nodes.
@@ -78,6 +89,7 @@ static void follow_tables(Graph *g, const Val *map)
     for (size_t i = 0; i < vec_len(g->scalars); i++) g->scalars[i].val = map[g->scalars[i].val];
     for (size_t i = 0; i < vec_len(g->accs); i++) g->accs[i].total = map[g->accs[i].total];
     for (size_t i = 0; i < vec_len(g->outputs); i++) g->outputs[i].val = map[g->outputs[i].val];
+    for (size_t i = 0; i < vec_len(g->transfers); i++) g->transfers[i].val = map[g->transfers[i].val];
     g->loss = map[g->loss];
 }
 
@@ -105,7 +117,7 @@ void graph_rewrite(Graph *g, Rewrite visit, void *ctx)
         for (int j = 0; j < node.nin; j++) node.in[j] = map[node.in[j]];
         set_stamps(g, &node);
         Val v = visit ? visit(g, ctx, &node, (Val)i) : 0;
-        map[i] = v ? v : copy_node(g, &node);
+        map[i] = v ? v : graph_copy(g, &node);
     }
     // the totals' entries are new already; let follow_tables see them as they were
     for (size_t i = 1; i < n; i++)
@@ -115,7 +127,7 @@ void graph_rewrite(Graph *g, Rewrite visit, void *ctx)
     vec_free(old);
     free(map);
     free(live);
-    g->cur_seg = 0;
+    g->cur_seg = g->cur_chunk = 0;
 }
 
 // -------------------------------------------------------------------------------------------------------- verify
@@ -165,6 +177,7 @@ static void verify_kind(const Check *c, Val v)
         if (n->u.id >= vec_len(g->accs)) broken(c, v, "table");
         if (elements(g, v) != elements(g, n->in[0])) broken(c, v, "accumulate of another shape");
         break;
+    case K_RECV: if (n->u.id >= vec_len(g->transfers) || g->transfers[n->u.id].val != v) broken(c, v, "table"); break;
     case K_MAP: verify_map(c, v); break;
     case K_REDUCE: case K_CONTRACT:
         for (int i = 0; i < n->u.over.n; i++)

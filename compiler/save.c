@@ -1,20 +1,27 @@
 // save.c: what runs when, and what crosses from forward to backward.
 //
-// 1. Segments follow from what a value depends on: INIT constants and indices alone, PREP parameters and per-step
-//    scalars, F inputs, B what grad made and what follows the last layer (so logits never cross), UPDATE totals.
+// 1. Segments follow from what a value depends on: INIT constants, indices and the rank's coordinates, PREP parameters and
+//    per-step scalars, F inputs, B what grad made and what follows the last layer (so logits never cross), UPDATE totals. F
+//    and B exist once for each chunk. With --schedule zb contractions whose result is accumulated and nothing else, and
+//    the views, casts and collectives that only they need, run in a segment W; but those of the head stay in B, as it has
+//    the gradient of the logits. What another stage sends is F's or B's, and lies where it landed for later segments too.
 // 2. Which forward values are kept for backward is a minimum cut: every value has a price (its bytes), a value can be
 //    made again from its operands if its kind allows, and everything that backward needs must be available. Contractions,
-//    attention, gathers, reductions and what crosses from layer to layer are sources: keeping something behind each of
-//    them cannot be avoided. --recompute attention makes attention ordinary, full everything but what crosses layers.
+//    attention, gathers, reductions, sums over ranks and what crosses from layer to layer are sources: keeping something
+//    behind each of them cannot be avoided. --recompute attention makes attention ordinary, full everything but what
+//    crosses layers. All-gathers are always ordinary: their operand is smaller.
 //    Of equal cuts the one nearest to backward is taken: it makes the least again. (The idea: Griewank's checkpoints as
 //    a cut; the form: Zheng et al. 2021, "min-cut rematerialization" in functorch's AOT autograd.)
-// 3. What is made again is copied into B at its first use there; the copies are never merged with the originals.
+// 3. What is made again is copied into B or W at its first use there; the copies are never merged with the originals. W
+//    makes cheap things again by itself, and reads what B has made again of the others.
 //
 // Traps. A value that only the update needs must not run in PREP: it would be stored all step long. The log-sum-exp of
-// an attention is made by the attention: making it again means making that again, saved or not.
+// an attention is made by the attention: making it again means making that again, saved or not. An all-reduce over stages
+// belongs to UPDATE even where a stage adds a constant 0.
 #include "pico.h"
 
 static bool is_view(const Node *x) { return x->kind == K_VIEW; }
+static bool is_cast(const Node *x) { return x->kind == K_MAP && x->fn == FN_CAST; }
 
 // ---- 1. segments
 static SegmentId leaf_segment(const Graph *g, const Node *x)
@@ -22,21 +29,29 @@ static SegmentId leaf_segment(const Graph *g, const Node *x)
     switch (x->kind) {
     case K_INPUT: case K_RANDOM: return SEG_F;
     case K_INDEX: return x->u.axis == g->batch ? SEG_F : SEG_INIT;  // counted through the global batch
-    case K_PARAM: case K_STATE: case K_SCALAR: return SEG_PREP;
+    case K_SCALAR: return x->u.id >= SLOT_COORD && x->u.id < SLOT_NAMED ? SEG_INIT : SEG_PREP;
+    case K_PARAM: case K_STATE: return SEG_PREP;
+    case K_RECV: return g->transfers[x->u.id].backward ? SEG_B : SEG_F;
     case K_TOTAL: return SEG_UPDATE;
     default: return SEG_INIT;
     }
 }
 
-static void find_segments(const Graph *g, uint8_t *seg)
+static bool only_in_update(const Node *x)
+{
+    return x->kind == K_UPDATE || (x->kind == K_RESHARD && x->u.reshard->key.mesh & MESH_PP);
+}
+
+static void find_segments(const Graph *g, uint8_t *seg)  // SegmentIds; the chunk is the node's
 {
     size_t n = vec_len(g->nodes);
     for (Val v = 1; v < n; v++) {
         const Node *x = &g->nodes[v];
         seg[v] = x->nin ? SEG_INIT : (uint8_t)leaf_segment(g, x);
         for (int i = 0; i < x->nin; i++) seg[v] = max_of(seg[v], seg[x->in[i]]);
-        if (x->kind == K_UPDATE) seg[v] = SEG_UPDATE;
+        if (only_in_update(x)) seg[v] = SEG_UPDATE;
         if (seg[v] == SEG_F && x->nin && (x->backward || x->layer >= g->nlayers)) seg[v] = SEG_B;
+        if (seg[v] < SEG_F && x->kind == K_ACCUMULATE) seg[v] = SEG_B;
     }
     uint8_t *elsewhere = xcalloc(n, 1);  // has a user before the update
     for (Val v = (Val)n; v-- > 1;) {
@@ -45,6 +60,38 @@ static void find_segments(const Graph *g, uint8_t *seg)
         for (int i = 0; i < x->nin; i++) elsewhere[x->in[i]] |= seg[v] != SEG_UPDATE;
     }
     free(elsewhere);
+}
+
+// product[v]: a contraction of B, or views, casts and sums of such.
+static void find_products(const Graph *g, const uint8_t *seg, uint8_t *product)
+{
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
+        const Node *x = &g->nodes[v];
+        if (seg[v] != SEG_B) continue;
+        bool adds = x->kind == K_ACCUMULATE || (x->kind == K_MAP && x->fn == FN_ADD);
+        bool passes = is_view(x) || is_cast(x) || x->kind == K_RESHARD || adds;
+        product[v] = passes || (x->kind == K_CONTRACT && x->layer < g->nlayers);
+        for (int i = 0; i < x->nin && passes; i++) product[v] &= product[x->in[i]];
+    }
+}
+
+// Moves weight gradients from B to W.
+static void find_weights(const Graph *g, uint8_t *seg)
+{
+    size_t n = vec_len(g->nodes);
+    uint8_t *product = xcalloc(n, 1), *in_w = xcalloc(n, 1), *in_b = xcalloc(n, 1);  // has users there
+    find_products(g, seg, product);
+    for (size_t i = 0; i < vec_len(g->transfers); i++) in_b[g->transfers[i].val] = 1;
+    for (Val v = (Val)n; v-- > 1;) {
+        const Node *x = &g->nodes[v];
+        bool may = product[v] || is_view(x) || is_cast(x) || x->kind == K_RESHARD;
+        bool weight = x->kind == K_ACCUMULATE ? product[v] : may && in_w[v] && !in_b[v];
+        if (seg[v] == SEG_B && x->nin && weight) seg[v] = SEG_W;
+        for (int i = 0; i < x->nin; i++) *(seg[v] == SEG_W ? &in_w[x->in[i]] : &in_b[x->in[i]]) = 1;
+    }
+    for (Val v = 1; v < n; v++)  // something else reads the gradient
+        if (g->nodes[v].kind == K_ACCUMULATE && seg[v] == SEG_W && seg[g->nodes[v].in[0]] != SEG_W) seg[v] = SEG_B;
+    free(product), free(in_w), free(in_b);
 }
 
 // ---- 2. the cut. Network: values are split in an entry and an exit, joined by an edge that costs the value's bytes.
@@ -137,14 +184,19 @@ static void net_behind(const Net *net, uint8_t *behind)
     vec_free(stack);
 }
 
-// A value of F that B cannot read for free.
+// A value of F that B and W cannot read for free.
 static bool costs(const Graph *g, const uint8_t *seg, Val v) { return seg[v] == SEG_F && g->nodes[v].nin; }
+
+static bool is_cheap(const Node *x)
+{
+    return x->kind == K_MAP || is_view(x) || (x->kind == K_RESHARD && x->u.reshard->how == COLL_ALL_GATHER);
+}
 
 static bool made_again(const Node *x)  // may the kind be made again at all?
 {
     if (options.recompute == RECOMPUTE_FULL) return true;
     if (x->kind == K_ATTENTION || x->kind == K_PART) return options.recompute == RECOMPUTE_ATTENTION;
-    return x->kind == K_MAP || is_view(x);
+    return is_cheap(x);
 }
 
 // The operands that making v again takes: those of the attention for its log-sum-exp.
@@ -164,7 +216,7 @@ static void build_net(const Graph *g, const uint8_t *seg, Net *net)
             Val w = x->in[i];
             if (seg[v] == SEG_F && !is_view(x)) crosses[w] |= g->nodes[w].layer != x->layer;
             if (seg[v] == SEG_F && is_view(x)) crosses[w] |= crosses[v];
-            needed[w] |= seg[v] == SEG_B;
+            needed[w] |= seg[v] == SEG_B || seg[v] == SEG_W;
         }
     }
     for (Val v = 1; v < n; v++) {
@@ -198,57 +250,75 @@ static void find_cut(const Graph *g, const uint8_t *seg, uint8_t *keep)
 
 // ---- 3. the new graph
 typedef struct {
-    const Node *old;        // the nodes before
+    const Node *old;           // the nodes before
     const uint8_t *seg, *keep;
-    Val *forward, *again;   // old value -> its copy, and its copy made again in B
+    Val *forward, *again[2];   // old value -> its copy, and its copies made again in B and W
 } Copies;
+typedef struct { Val val; SegmentId seg; } Remake;
 
 static Val add_copy(Graph *g, const Node *x, const Val *in, SegmentId seg, bool again)
 {
     Node n = *x;
     for (int i = 0; i < n.nin; i++) n.in[i] = in[i];
     g->cur_loc = x->loc, g->cur_op = x->op, g->cur_layer = x->layer, g->cur_backward = x->backward || again;
-    g->cur_seg = (uint8_t)seg;
+    g->cur_chunk = x->chunk, g->cur_seg = seg_code(seg, x->chunk);
     Val v = graph_add(g, &n);
     if (again) g->nodes[v].again = true;
     return v;
 }
 
-// The value that stands for old value v in B: shared, saved, or made again now (its operands first, by a stack).
-static bool is_shared(const Copies *c, Val v)
+// Does segment `seg` read old value v itself? W also takes B's value, unless that is a view or a cast of a smaller one.
+static bool is_shared(const Copies *c, Val v, SegmentId seg)
 {
-    return c->seg[v] != SEG_F || c->old[v].nin == 0 || c->keep[v];
+    const Node *x = &c->old[v];
+    if (x->nin == 0) return true;
+    if (c->seg[v] == SEG_F) return c->keep[v];
+    if (c->seg[v] != SEG_B || seg != SEG_W) return true;
+    bool widens = is_cast(x) && dtype_bytes((DType)c->old[x->in[0]].dtype) < dtype_bytes((DType)x->dtype);
+    return !is_view(x) && !widens;
 }
 
-static Val in_backward(Graph *g, Copies *c, Val v)
+// Where what segment `seg` needs is made again: W leaves what is not cheap to B.
+static SegmentId remade_in(const Copies *c, Val v, SegmentId seg)
 {
-    if (is_shared(c, v)) return c->forward[v];
-    Val *stack = NULL;
-    vec_push(stack, v);
+    return is_cheap(&c->old[v]) ? seg : SEG_B;
+}
+
+// The value that stands for old value v in B or W: shared, saved, or made again now (its operands first, by a stack).
+static Val in_backward(Graph *g, Copies *c, Val v, SegmentId seg)
+{
+    if (is_shared(c, v, seg)) return c->forward[v];
+    Remake *stack = NULL;
+    seg = remade_in(c, v, seg);
+    vec_push(stack, (Remake){v, seg});
     while (vec_len(stack)) {
-        Val w = stack[vec_len(stack) - 1], in[6];
-        const Node *x = &c->old[w];
+        Remake now = stack[vec_len(stack) - 1];
+        Val in[6], *made = &c->again[now.seg == SEG_W][now.val];
+        const Node *x = &c->old[now.val];
         size_t before = vec_len(stack);
-        for (int i = 0; i < x->nin && !c->again[w]; i++) {
-            bool shared = is_shared(c, x->in[i]) && x->kind != K_PART;
-            in[i] = shared ? c->forward[x->in[i]] : c->again[x->in[i]];
-            if (!in[i]) vec_push(stack, x->in[i]);
+        for (int i = 0; i < x->nin && !*made; i++) {
+            SegmentId at = remade_in(c, x->in[i], now.seg);
+            bool shared = is_shared(c, x->in[i], now.seg) && x->kind != K_PART;
+            in[i] = shared ? c->forward[x->in[i]] : c->again[at == SEG_W][x->in[i]];
+            if (!in[i]) vec_push(stack, (Remake){x->in[i], at});
         }
         if (vec_len(stack) > before) continue;
-        if (!c->again[w]) c->again[w] = add_copy(g, x, in, SEG_B, true);
+        if (!*made) *made = add_copy(g, x, in, now.seg, true);
         (void)vec_pop(stack);
     }
     vec_free(stack);
-    return c->again[v];
+    return c->again[seg == SEG_W][v];
 }
 
 static Val copy_node(Graph *g, void *ctx, const Node *node, Val old)
 {
     Copies *c = ctx;
     const Node *x = &c->old[old];
+    SegmentId seg = (SegmentId)c->seg[old];
     Val in[6];
-    for (int i = 0; i < x->nin; i++) in[i] = c->seg[old] == SEG_B ? in_backward(g, c, x->in[i]) : node->in[i];
-    return c->forward[old] = add_copy(g, x, in, (SegmentId)c->seg[old], false);
+    for (int i = 0; i < x->nin; i++)
+        in[i] = seg == SEG_B || seg == SEG_W ? in_backward(g, c, x->in[i], seg) : node->in[i];
+    return c->forward[old] = add_copy(g, x, in, seg, false);
 }
 
 static void mark_saved(Graph *g)
@@ -259,7 +329,9 @@ static void mark_saved(Graph *g)
     for (Val v = 1; v < vec_len(g->nodes); v++)
         for (int i = 0; i < g->nodes[v].nin; i++) {
             Val w = g->nodes[v].in[i];
-            if (g->nodes[v].seg == SEG_B && g->nodes[w].seg == SEG_F && g->nodes[w].nin) g->saved[w] = 1;
+            SegmentId to = seg_id(g->nodes[v].seg), from = seg_id(g->nodes[w].seg);
+            bool crosses = (to == SEG_B && from == SEG_F) || (to == SEG_W && (from == SEG_F || from == SEG_B));
+            if (crosses && g->nodes[w].nin) g->saved[w] = 1;
         }
 }
 
@@ -268,12 +340,13 @@ void save(Graph *g)
     size_t n = vec_len(g->nodes);
     uint8_t *seg = xcalloc(n, 1), *keep = xcalloc(n, 1);
     find_segments(g, seg);
+    if (options.schedule == SCHEDULE_ZB) find_weights(g, seg);
     find_cut(g, seg, keep);
     Node *old = xmalloc(n * sizeof *old);
     memcpy(old, g->nodes, n * sizeof *old);
-    Copies c = {old, seg, keep, xcalloc(n, sizeof(Val)), xcalloc(n, sizeof(Val))};
+    Copies c = {old, seg, keep, xcalloc(n, sizeof(Val)), {xcalloc(n, sizeof(Val)), xcalloc(n, sizeof(Val))}};
     graph_rewrite(g, copy_node, &c);
     graph_rewrite(g, NULL, NULL);  // originals that only backward needed
     mark_saved(g);
-    free(seg), free(keep), free(old), free(c.forward), free(c.again);
+    free(seg), free(keep), free(old), free(c.forward), free(c.again[0]), free(c.again[1]);
 }

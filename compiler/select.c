@@ -8,6 +8,7 @@
 //                    reduction with few rows gives its last axis first, so that there are rows to share out. A sum that
 //                    keeps one position is a view
 //   UPDATE           to what another leaf holds, or the same elsewhere: copied first
+//   RESHARD, sends   take dense values from memory: views and formulas are packed
 //
 // A pack is a VIEW marked VIEW_PACK, which no other view equals or looks through; fuse stores it. Packs of what depends on
 // parameters alone go to segment PREP: once a step, not once a micro-batch. Operands widened to f32 do not: they would
@@ -17,25 +18,29 @@
 enum { FEW_ROWS = 64 };
 
 // ------------------------------------------------------------------------------------------------ copies, casts
-// Where a copy of v, wanted in segment `seg`, is best made.
-static SegmentId home_segment(const Graph *g, Val v, SegmentId seg)
+// Where a copy of v, wanted in segment `seg` (a code), is best made.
+static uint8_t home_segment(const Graph *g, Val v, uint8_t seg)
 {
-    if (seg != SEG_F && seg != SEG_B) return seg;
+    if (seg <= AT_PREP || seg == AT_UPDATE) return seg;
     while (g->nodes[v].kind == K_VIEW) v = g->nodes[v].in[0];
     const Node *n = &g->nodes[v];
-    if (n->kind == K_PARAM) return SEG_PREP;
-    if (n->kind == K_CONST || (n->kind == K_INDEX && n->u.axis != g->batch)) return SEG_INIT;
-    return n->nin && n->seg < seg && n->seg <= SEG_PREP ? (SegmentId)n->seg : seg;
+    if (n->kind == K_PARAM) return AT_PREP;
+    if (n->kind == K_CONST || (n->kind == K_INDEX && n->u.axis != g->batch)) return AT_INIT;
+    return n->nin && n->seg <= AT_PREP ? n->seg : seg;
 }
 
-// v as a dense value whose axes have this order.
-static Val pack(Graph *g, Val v, const Axis *order)
+static bool is_formula_leaf(const Node *n)
 {
-    uint8_t seg = g->cur_seg;
-    g->cur_seg = (uint8_t)home_segment(g, v, (SegmentId)seg);
+    return n->kind == K_CONST || n->kind == K_INDEX || n->kind == K_SCALAR || n->kind == K_RANDOM;
+}
+
+// v as a dense value whose axes have this order, made in the segment and chunk that are set.
+static Val pack_here(Graph *g, Val v, const Axis *order)
+{
     v = make_broadcast(g, v, node_of(g, v)->naxes, order);
     Node n = *node_of(g, v);
-    if (is_storage(&n)) {  // a copy of the whole
+    bool early = n.nin && n.seg <= AT_PREP && g->cur_seg > AT_PREP;
+    if (is_storage(&n) || is_formula_leaf(&n) || (early && n.kind != K_VIEW)) {  // a copy of the whole
         static const View none;
         n.kind = K_VIEW, n.nin = 1, n.in[0] = v, n.u.view = graph_view(g, &none);
     }
@@ -43,7 +48,16 @@ static Val pack(Graph *g, Val v, const Axis *order)
         n.fn = VIEW_PACK;
         v = graph_add(g, &n);
     }
-    g->cur_seg = seg;
+    return v;
+}
+
+static Val pack(Graph *g, Val v, const Axis *order)
+{
+    uint8_t seg = g->cur_seg, chunk = g->cur_chunk;
+    g->cur_seg = home_segment(g, v, seg);
+    if (g->cur_seg != seg) g->cur_chunk = 0;  // one copy for all chunks
+    v = pack_here(g, v, order);
+    g->cur_seg = seg, g->cur_chunk = chunk;
     return v;
 }
 
@@ -155,30 +169,70 @@ static Val select_attention(Graph *g, const Node *n)
 // ------------------------------------------------------------------------------------------------------- updates
 // A new value that is an old value, moved or of another leaf: all updates happen at once, so it is copied first. Who reads
 // the update reads the value instead, so nothing comes after an update.
-static Val select_update(Graph *g, const Node *n)
+static Val select_update(Graph *g, const Node *n, Val *update)
 {
     Node out = *n;
     Val v = n->in[0];
     while (node_of(g, v)->kind == K_VIEW) v = node_of(g, v)->in[0];
-    if (node_of(g, v)->kind == K_PARAM || node_of(g, v)->kind == K_STATE) out.in[0] = pack(g, n->in[0], n->axes);
-    graph_add(g, &out);
+    Kind kind = (Kind)node_of(g, leaf_of(g, v))->kind;
+    if (kind == K_PARAM || kind == K_STATE) out.in[0] = pack(g, n->in[0], n->axes);
+    *update = graph_add(g, &out);
     return out.in[0];
+}
+
+// ------------------------------------------------------------------------------------------------- between ranks
+// What a collective or transfer takes from memory: a dense value. Leaves are that as they lie.
+typedef struct {
+    Val *update;      // by old UPDATE: the new one (its readers get the value instead)
+    Val *gathered;    // by old RESHARD: the old UPDATE it reads, or 0
+} Select;
+
+static Val select_reshard(Graph *g, const Select *s, const Node *n, Val old)
+{
+    if (s->gathered[old]) return make_reshard(g, s->update[s->gathered[old]], n->u.reshard);
+    const Node in = *node_of(g, n->in[0]);
+    bool dense = in.kind != K_VIEW && !is_formula_leaf(&in);
+    return make_reshard(g, dense ? n->in[0] : pack(g, n->in[0], in.axes), n->u.reshard);
+}
+
+// What is sent is made once a micro-batch, in the segment that the value is of.
+static void select_sends(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->transfers); i++) {
+        Transfer *t = &g->transfers[i];
+        const Node n = *node_of(g, t->val);
+        if (!t->send || n.kind == K_RECV) continue;
+        g->cur_seg = n.nin && n.seg > AT_PREP ? n.seg : seg_code(t->backward ? SEG_B : SEG_F, t->chunk);
+        g->cur_chunk = t->chunk;
+        g->cur_layer = n.layer, g->cur_loc = n.loc, g->cur_op = n.op, g->cur_backward = t->backward;
+        t->val = pack_here(g, t->val, n.axes);
+    }
+    g->cur_seg = g->cur_chunk = 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------- pass
 static Val visit(Graph *g, void *ctx, const Node *n, Val old)
 {
-    (void)ctx, (void)old;
+    Select *s = ctx;
     switch (n->kind) {
     case K_CONTRACT: return select_contract(g, n);
     case K_ATTENTION: case K_ATTENTION_GRAD: return select_attention(g, n);
-    case K_UPDATE: return select_update(g, n);
+    case K_UPDATE: return select_update(g, n, &s->update[old]);
+    case K_RESHARD: return select_reshard(g, s, n, old);
     case K_REDUCE: {
         Val one = sum_of_one(g, n);
         return one ? one : reduce_in_parts(g, (Reduction)n->reduce, n->in[0], n->u.over.n, n->u.over.axes);
     }
     default: return 0;
     }
+}
+
+// Place of a segment in the run of the first micro-batch: forward from chunk to chunk, then back.
+static int run_order(uint8_t seg)
+{
+    SegmentId id = seg_id(seg);
+    int chunk = seg_chunk(seg);
+    return id < SEG_F ? (int)id : id == SEG_F ? SEG_F + chunk : 1000 + 2 * (MAX_CHUNKS - chunk) + (id == SEG_W);
 }
 
 // Accumulates run in order of segments, then of nodes.
@@ -191,14 +245,20 @@ static void find_first_added(Graph *g)
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         if (g->nodes[v].kind != K_ACCUMULATE) continue;
         Val *first = &g->first_added[g->nodes[v].u.id];
-        if (!*first || g->nodes[v].seg < g->nodes[*first].seg) *first = v;
+        if (!*first || run_order(g->nodes[v].seg) < run_order(g->nodes[*first].seg)) *first = v;
     }
 }
 
 void select_nodes(Graph *g)
 {
-    graph_rewrite(g, visit, NULL);
+    size_t n = vec_len(g->nodes);
+    Select s = { xcalloc(n, sizeof *s.update), xcalloc(n, sizeof *s.gathered) };
+    for (Val v = 1; v < n; v++)
+        if (g->nodes[v].kind == K_RESHARD && g->nodes[g->nodes[v].in[0]].kind == K_UPDATE) s.gathered[v] = g->nodes[v].in[0];
+    graph_rewrite(g, visit, &s);
+    select_sends(g);
     find_first_added(g);
+    free(s.update), free(s.gathered);
 }
 
 bool accumulate_is_first(const Graph *g, Val v) { return g->first_added[g->nodes[v].u.id] == v; }

@@ -3,6 +3,8 @@
 #include "pico.h"
 void graph_check(Graph *g);  // operands come first and agree in dtype and axes
 void verify_grad(Graph *g);
+void verify_shard(Graph *g);
+void verify_bucket(Graph *g);
 void verify_save(Graph *g);
 void verify_select(Graph *g);
 void verify_fuse(Graph *g);

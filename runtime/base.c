@@ -8,13 +8,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 const char *program_name = "pico";
-bool memory_frozen = false;
-bool line_open = false;
+_Thread_local bool memory_frozen = false;
+_Atomic bool line_open = false;
+void (*on_fatal)(bool said);
+bool warnings_off = false;
 static char *volatile unfinished_file;
 
 // ---- errors
@@ -37,41 +41,75 @@ void remove_unfinished(void)
     if (unfinished_file) unlink(unfinished_file);
 }
 
+void end_quietly(void)
+{
+    enum { SECONDS = 5 };
+    for (unsigned left = SECONDS; left; left = sleep(left)) continue;
+    remove_unfinished();
+    _exit(1);
+}
+
+// Only one thread comes back from here: the first to fail. What it has said last stands, if it fails again on its way out.
+static void begin_end(void)
+{
+    static atomic_flag ending = ATOMIC_FLAG_INIT;
+    static _Thread_local bool mine;
+    int saved = errno;
+    if (mine) _exit(1);
+    if (atomic_flag_test_and_set(&ending)) end_quietly();
+    mine = true;
+    if (on_fatal) on_fatal(false);
+    errno = saved;
+}
+
+// With on_fatal other threads still run, so that nothing is torn down under them.
+_Noreturn static void end_process(int status)
+{
+    remove_unfinished();
+    if (!on_fatal) exit(status);
+    on_fatal(true);
+    fflush(NULL);
+    _exit(status);
+}
+
 void fatal(const char *fmt, ...)
 {
     va_list ap;
+    begin_end();
     va_start(ap, fmt);
     print_message("", fmt, ap);
     va_end(ap);
-    remove_unfinished();
-    exit(1);
+    end_process(1);
 }
 
 void usage_error(const char *fmt, ...)
 {
     va_list ap;
+    begin_end();
     va_start(ap, fmt);
     print_message("", fmt, ap);
     va_end(ap);
     fprintf(stderr, "Try '%s --help'.\n", program_name);
-    remove_unfinished();
-    exit(2);
+    end_process(2);
 }
 
 void bug_at(const char *file, int line, const char *fmt, ...)
 {
     va_list ap;
+    begin_end();
     va_start(ap, fmt);
     print_message("internal error: ", fmt, ap);
     va_end(ap);
     fprintf(stderr, "  at %s:%d; please report this with the command and its input files\n", file, line);
     remove_unfinished();
+    if (on_fatal) on_fatal(true);
     abort();
 }
 
 void warn(const char *fmt, ...)
 {
     va_list ap;
+    if (warnings_off) return;
     va_start(ap, fmt);
     print_message("warning: ", fmt, ap);
     va_end(ap);
@@ -306,7 +344,8 @@ static struct {
     Arena arena;
     const char **slots;
     size_t count, cap; // cap: a power of two
-} interned;
+    pthread_mutex_t lock;
+} interned = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static uint64_t hash_text(const char *s, size_t n)
 { // FNV-1a
@@ -338,6 +377,7 @@ const char *intern_n(const char *s, size_t n)
 {
     const char *nul = memchr(s, 0, n);
     if (nul) n = (size_t)(nul - s);
+    pthread_mutex_lock(&interned.lock);
     if (2 * interned.count >= interned.cap) intern_grow();
     size_t i = intern_slot(s, n);
     if (!interned.slots[i]) {
@@ -346,7 +386,9 @@ const char *intern_n(const char *s, size_t n)
         interned.slots[i] = copy;
         interned.count++;
     }
-    return interned.slots[i];
+    const char *kept = interned.slots[i];
+    pthread_mutex_unlock(&interned.lock);
+    return kept;
 }
 
 const char *intern(const char *s)

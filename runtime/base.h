@@ -23,21 +23,27 @@
 #define PRINTF_LIKE(f, a)
 #endif
 
-// ---- errors. program_name is "picoc" or "picorun"; set by main. `on_exit_path` files are removed first.
+// ---- errors. program_name is "picoc" or "picorun"; set by main. Files of cleanup_on_exit are removed first. Threads may
+// fail at once: the first message is the only one, the other threads wait for the end that follows.
 extern const char *program_name;
 _Noreturn void fatal(const char *fmt, ...) PRINTF_LIKE(1, 2);      // "picorun: ...", exit 1
 _Noreturn void usage_error(const char *fmt, ...) PRINTF_LIKE(1, 2); // exit 2, hints at --help
 _Noreturn void bug_at(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4);
 #define bug(...) bug_at(__FILE__, __LINE__, __VA_ARGS__)
 void warn(const char *fmt, ...) PRINTF_LIKE(1, 2);
+extern bool warnings_off;                // another process says the same
 void cleanup_on_exit(const char *path);  // remove this file if the process ends by fatal() or a signal; NULL forgets it
 void remove_unfinished(void);            // does so now; may be called in a signal's handler
 void catch_ends(void);                   // SIGINT, SIGTERM and SIGHUP remove it, then do what they did
+// Set by whoever runs several ranks: called by the one that fails, before its message (false), and behind it (true), when
+// it may tell others and need not return.
+extern void (*on_fatal)(bool said);
+_Noreturn void end_quietly(void);        // for a rank that sees another's failure: waits for the end, then ends, without a word
 void finish_stdout(void);                // fatal() if what was printed could not be written
-extern bool line_open;  // the cursor stands behind a progress line: the next message starts a new one
+extern _Atomic bool line_open;  // the cursor stands behind a progress line: the next message starts a new one
 
 // ---- memory. xmalloc and friends never return NULL. Arena memory is zeroed and freed all at once.
-extern bool memory_frozen;  // set during a training step: an allocation is then a bug
+extern _Thread_local bool memory_frozen;  // set during a training step: an allocation of this thread is then a bug
 void *xmalloc(size_t n);
 void *xcalloc(size_t n, size_t size);
 void *xrealloc(void *p, size_t n);
@@ -76,7 +82,7 @@ const char *nearest_name(const char *name, size_t n, const char *const *names);
 void buf_amount(Buf *b, double v, const char *unit);
 const char *base_name(const char *path);
 
-// ---- interned strings: equal text is the same pointer, for the life of the process
+// ---- interned strings: equal text is the same pointer, for the life of the process. Any thread may ask.
 const char *intern(const char *s);
 const char *intern_n(const char *s, size_t n);
 

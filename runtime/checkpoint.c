@@ -1,30 +1,26 @@
-// checkpoint.c: see checkpoint.h. Load: match names, refuse what is missing or misshaped, refuse what
-// is left over, then convert; save streams through a small buffer, so it needs no second copy of the weights.
+// checkpoint.c: see checkpoint.h. Load: match names, refuse what is missing or misshaped, refuse what is left over,
+// then convert. Save: rank 0 makes the whole file with its header, every rank writes its slices where they belong,
+// and when all of it is on the disk rank 0 gives it its name. Which elements are whose: slices.h.
 //
 // Traps: a tied head appears in many files as a second tensor; it may only be dropped if its bytes are those of
-// the tensor that stays. Values pass through double, which holds every f32, f16 and bf16 exactly.
+// the tensor that stays. Values pass through double, which holds every f32, f16 and bf16 exactly. Before a rank ends
+// for a fault of saving, rank 0 must have removed the unfinished file, for it may be the only process that knows of it.
 #include "checkpoint.h"
 #include "rng.h"
 #include "safetensors.h"
+#include "slices.h"
 #include <inttypes.h>
 #include <math.h>
 
-static uint64_t elements(const PlanParam *param)
-{
-    uint64_t n = 1;
-    for (uint32_t d = 0; d < param->ndim; d++) n *= param->dims[d];
-    return n;
-}
-
 static const char *name_of(const Plan *p, const PlanParam *param) { return plan_str(p, param->name); }
 
-// dtype of a plan buffer that holds one value an element
-static DType dtype_of(const Plan *p, const PlanParam *param, uint32_t id)
+// dtype of a plan buffer that holds a rank's slice, one value an element
+static DType dtype_of(const Plan *p, const PlanParam *param, uint32_t id, const Slice *slice)
 {
     const PlanBuffer *b = &p->buffers[id];
     if (b->dtype != F64 && b->dtype != F32 && b->dtype != BF16)
         bug("buffer of parameter %s is of dtype %s", name_of(p, param), dtype_name(b->dtype));
-    if (b->bytes / (uint64_t)dtype_bytes(b->dtype) < elements(param))
+    if (b->bytes / (uint64_t)dtype_bytes(b->dtype) < slice->elements)
         bug("buffer of parameter %s is smaller than its shape", name_of(p, param));
     return b->dtype;
 }
@@ -45,42 +41,62 @@ static void store(void *out, DType t, uint64_t i, double value)
     else ((uint16_t *)out)[i] = bf16_of((float)value);
 }
 
-// ---- initial values
-
-static void fill_constant(void *out, DType t, uint64_t n, double value)
+// Fills a parameter's buffer: `fill` gets its runs, in pieces, on several threads if there is enough to do.
+typedef struct { void *out; DType dtype; const void *source; } Filling;
+static void fill_slice(const Filling *f, const Slice *slice, void (*fill)(const Filling *, Run))
 {
-#pragma omp parallel for schedule(static)
-    for (uint64_t i = 0; i < n; i++) store(out, t, i, value);
-}
-
-static void fill_normal(void *out, DType t, uint64_t n, uint64_t key, double deviation)
-{
-#pragma omp parallel for schedule(static)
-    for (uint64_t pair = 0; pair < (n + 1) / 2; pair++) {
-        double z[2];
-        rng_normal_pair(key, pair, z);
-        for (uint64_t i = 2 * pair; i < min_of(n, 2 * pair + 2); i++) store(out, t, i, deviation * z[i % 2]);
+    enum { PIECE = 1 << 14 };
+    uint64_t pieces = (slice->elements + PIECE - 1) / PIECE;
+    if (slice->padded) memset(f->out, 0, slice->elements * (uint64_t)dtype_bytes(f->dtype));
+#pragma omp parallel for schedule(static) if (pieces > 1)
+    for (uint64_t i = 0; i < pieces; i++) {
+        Runs runs = runs_of(slice, i * PIECE, min_of(slice->elements, (i + 1) * PIECE));
+        for (Run r; runs_next(&runs, &r);) fill(f, r);
     }
 }
 
-void params_init(const Plan *p, uint64_t seed, BufferOf buffer, void *ctx)
+// ---- initial values
+
+typedef struct { uint64_t key; double deviation; } Normal;
+
+static void fill_constant(const Filling *f, Run r)
 {
-    for (uint64_t i = 0; i < p->count[PLAN_PARAMS]; i++) {
-        const PlanParam *param = &p->params[i];
-        DType t = dtype_of(p, param, param->buffer);
-        void *out = buffer(ctx, param->buffer);
-        if (param->init == INIT_NORMAL)
-            fill_normal(out, t, elements(param), rng_key(seed, name_of(p, param)), param->init_value);
-        else fill_constant(out, t, elements(param), param->init_value);
+    for (uint64_t i = 0; i < r.n; i++) store(f->out, f->dtype, r.local + i, *(const double *)f->source);
+}
+
+static void fill_normal(const Filling *f, Run r)
+{
+    const Normal *normal = f->source;
+    for (uint64_t i = 0; i < r.n;) {
+        uint64_t at = r.file + i, odd = at % 2;
+        double z[2];
+        rng_normal_pair(normal->key, at / 2, z);
+        store(f->out, f->dtype, r.local + i++, normal->deviation * z[odd]);
+        if (!odd && i < r.n) store(f->out, f->dtype, r.local + i++, normal->deviation * z[1]);
+    }
+}
+
+void params_init(const Plan *stage, uint32_t rank, uint64_t seed, BufferOf buffer, void *ctx)
+{
+    for (uint64_t i = 0; i < stage->count[PLAN_PARAMS]; i++) {
+        const PlanParam *param = &stage->params[i];
+        Slice slice = slice_of(stage, param, rank);
+        Normal normal = {rng_key(seed, name_of(stage, param)), param->init_value};
+        bool random = param->init == INIT_NORMAL;
+        Filling f = {buffer(ctx, param->buffer), dtype_of(stage, param, param->buffer, &slice),
+                     random ? (const void *)&normal : &param->init_value};
+        fill_slice(&f, &slice, random ? fill_normal : fill_constant);
     }
 }
 
 // ---- load: which tensor is which parameter
 
 typedef struct {
-    const Plan *plan;
+    const Plan *stage;
+    uint32_t rank;
     const char *path;
     SafeTensors file;
+    ModelParam *params;     // of all stages: what the file must have
     SafeTensor **of_param;  // NULL: not found
     bool *used;             // by tensor
 } Load;
@@ -117,9 +133,8 @@ static bool take_prefixed(Load *l, uint64_t param, const char *name)
 
 static void match_param(Load *l, uint64_t i, bool (*match)(Load *, uint64_t, const char *))
 {
-    const PlanParam *param = &l->plan->params[i];
-    if (l->of_param[i] || match(l, i, name_of(l->plan, param))) return;
-    for (const char *alias = plan_str(l->plan, param->aliases); *alias;) {
+    if (l->of_param[i] || match(l, i, l->params[i].name)) return;
+    for (const char *alias = plan_str(l->stage, l->params[i].param->aliases); *alias;) {
         size_t n = strcspn(alias, "\n");
         if (n && match(l, i, intern_n(alias, n))) return;
         alias += n + (alias[n] == '\n');
@@ -129,9 +144,9 @@ static void match_param(Load *l, uint64_t i, bool (*match)(Load *, uint64_t, con
 // Exact names first, for all: a prefix must not take away what another parameter calls by its name.
 static void match_names(Load *l)
 {
-    uint64_t n = l->plan->count[PLAN_PARAMS];
-    for (uint64_t i = 0; i < n; i++) match_param(l, i, take);
-    for (uint64_t i = 0; i < n; i++) match_param(l, i, take_prefixed);
+    size_t n = vec_len(l->params);
+    for (size_t i = 0; i < n; i++) match_param(l, i, take);
+    for (size_t i = 0; i < n; i++) match_param(l, i, take_prefixed);
 }
 
 // ---- load: refusals
@@ -154,8 +169,8 @@ static const char *list_text(NameList *l)
 static void refuse_missing(const Load *l)
 {
     NameList missing = {0};
-    for (uint64_t i = 0; i < l->plan->count[PLAN_PARAMS]; i++)
-        if (!l->of_param[i]) list_name(&missing, name_of(l->plan, &l->plan->params[i]));
+    for (size_t i = 0; i < vec_len(l->params); i++)
+        if (!l->of_param[i]) list_name(&missing, l->params[i].name);
     if (missing.n) fatal("%s lacks the weights of %s", l->path, list_text(&missing));
 }
 
@@ -174,8 +189,8 @@ static bool same_shape(const SafeTensor *t, uint32_t ndim, const uint64_t *dims)
 
 static void refuse_misfits(const Load *l)
 {
-    for (uint64_t i = 0; i < l->plan->count[PLAN_PARAMS]; i++) {
-        const PlanParam *param = &l->plan->params[i];
+    for (size_t i = 0; i < vec_len(l->params); i++) {
+        const PlanParam *param = l->params[i].param;
         const SafeTensor *t = l->of_param[i];
         if (!same_shape(t, param->ndim, param->dims)) {
             Buf has = {0}, wants = {0};
@@ -203,10 +218,12 @@ static bool is_harmless(const char *name)
     return false;
 }
 
-// A head that is left over must be the copy of a tensor that was used: then the model's tied head is right.
+// A head that is left over must be the copy of a tensor that was used: then the model's tied head is right. That reads
+// all of both, so one rank does it for all.
 static void refuse_untied_head(const Load *l, const SafeTensor *head)
 {
-    for (uint64_t i = 0; i < l->plan->count[PLAN_PARAMS]; i++) {
+    if (l->rank) return;
+    for (size_t i = 0; i < vec_len(l->params); i++) {
         const SafeTensor *t = l->of_param[i];
         if (t->dtype == head->dtype && same_shape(t, head->ndim, head->dims) &&
             !memcmp(t->data, head->data, head->end - head->begin))
@@ -229,33 +246,44 @@ static void refuse_extras(const Load *l)
 
 // ---- load: values
 
-static void convert(const SafeTensor *t, void *out, DType to)
+static void fill_converted(const Filling *f, Run r)
 {
-    if ((t->dtype == SAFE_F32 && to == F32) || (t->dtype == SAFE_F64 && to == F64)) {
-        memcpy(out, t->data, t->end - t->begin);
+    const SafeTensor *t = f->source;
+    if ((t->dtype == SAFE_F32 && f->dtype == F32) || (t->dtype == SAFE_F64 && f->dtype == F64)) {
+        uint64_t width = (uint64_t)dtype_bytes(f->dtype);
+        memcpy((char *)f->out + r.local * width, t->data + r.file * width, r.n * width);
         return;
     }
-#pragma omp parallel for schedule(static)
-    for (uint64_t i = 0; i < t->count; i++) store(out, to, i, safetensor_value(t->dtype, t->data, i));
+    for (uint64_t i = 0; i < r.n; i++)
+        store(f->out, f->dtype, r.local + i, safetensor_value(t->dtype, t->data, r.file + i));
 }
 
-void checkpoint_load(const Plan *p, const char *path, BufferOf buffer, void *ctx)
+static void open_and_match(Load *l)
 {
     char why[512];
-    Load l = {.plan = p, .path = path};
-    if (!safetensors_open(&l.file, path, why, sizeof why)) fatal("weights file %s: %s", path, why);
-    l.of_param = xcalloc(p->count[PLAN_PARAMS], sizeof *l.of_param);
-    l.used = xcalloc(vec_len(l.file.tensors), sizeof *l.used);
-    match_names(&l);
-    refuse_missing(&l);
-    refuse_misfits(&l);
-    refuse_extras(&l);
-    for (uint64_t i = 0; i < p->count[PLAN_PARAMS]; i++) {
-        const PlanParam *param = &p->params[i];
-        const SafeTensor *t = l.of_param[i];
-        convert(t, buffer(ctx, param->buffer), dtype_of(p, param, param->buffer));
+    if (!safetensors_open(&l->file, l->path, why, sizeof why)) fatal("weights file %s: %s", l->path, why);
+    l->params = model_params(l->stage);
+    l->of_param = xcalloc(vec_len(l->params), sizeof(SafeTensor *));
+    l->used = xcalloc(vec_len(l->file.tensors), sizeof *l->used);
+    match_names(l);
+    refuse_missing(l);
+    refuse_misfits(l);
+    refuse_extras(l);
+}
+
+void checkpoint_load(const Plan *stage, uint32_t rank, const char *path, BufferOf buffer, void *ctx)
+{
+    Load l = {.stage = stage, .rank = rank, .path = path};
+    open_and_match(&l);
+    for (uint64_t i = 0; i < stage->count[PLAN_PARAMS]; i++) {
+        const PlanParam *param = &stage->params[i];
+        const SafeTensor *t = l.of_param[model_param(l.params, name_of(stage, param)) - l.params];
+        Slice slice = slice_of(stage, param, rank);
+        Filling f = {buffer(ctx, param->buffer), dtype_of(stage, param, param->buffer, &slice), t};
+        fill_slice(&f, &slice, fill_converted);
         input_release(&l.file.in, t->data, t->end - t->begin);
     }
+    vec_free(l.params);
     free(l.of_param);
     free(l.used);
     safetensors_close(&l.file);
@@ -263,62 +291,136 @@ void checkpoint_load(const Plan *p, const char *path, BufferOf buffer, void *ctx
 
 // ---- save
 
-typedef struct { const Plan *plan; bool gradients; double scale; BufferOf buffer; void *ctx; } Save;
+typedef struct {
+    const Plan *stage;
+    Coll *coll;
+    bool gradients;
+    double scale;
+    BufferOf buffer;
+    void *ctx;
+    ModelParam *params;  // of all stages
+    SafeWriter *writer;
+} Save;
 
 static uint32_t saved_buffer(const Save *s, const PlanParam *param)
 {
     return s->gradients ? param->grad : param->buffer;
 }
 
-static void save_values(const Save *s, SafeWriter *w, const PlanParam *param)
+// Copies are written once: by the stage that owns them, on the ranks at coordinate 0 of the factors that no axis names.
+// A gradient under ZeRO is in parts over the whole group of its key, which may span stages. False: nothing to write.
+static bool own_part(const Save *s, const PlanParam *param, const Slice *slice, Runs *part)
 {
-    enum { CHUNK = 1 << 16 };
+    const PlanInfo *info = s->stage->info;
+    uint32_t rank = s->coll->rank, named = 0, members = 1, index = 0;
+    for (uint32_t i = 0; i < param->naxes; i++) named |= s->stage->param_axes[param->first_axis + i].mesh;
+    if (s->gradients && info->zero && param->key) {
+        named |= s->stage->groups[param->key - 1].mesh;
+        members = plan_group(s->stage, param->key - 1, rank, NULL, &index);
+        if (!members) bug("parameter %s is reduced over a group without its stage", name_of(s->stage, param));
+    }
+    if (!(named & MESH_PP) && !param->owner) return false;
+    if (mesh_index(info->mesh, rank, MESH_ALL & ~(uint32_t)MESH_PP & ~named)) return false;
+    uint64_t n = slice->elements, share = members == 1 ? n : ((n + members - 1) / members + 15) / 16 * 16;
+    *part = runs_of(slice, min_of(n, index * share), min_of(n, (index + 1) * share));
+    return true;
+}
+
+static bool put_run(const Save *s, size_t tensor, DType from, const void *values, Run r)
+{
+    enum { CHUNK = 1 << 13 };
     static const SafeDType source[DTYPE_COUNT] = {[F64] = SAFE_F64, [F32] = SAFE_F32, [BF16] = SAFE_BF16};
-    uint32_t id = saved_buffer(s, param);
-    DType from = dtype_of(s->plan, param, id), to = from == F64 ? F64 : F32;
-    const void *values = s->buffer(s->ctx, id);
-    uint64_t n = elements(param), width = (uint64_t)dtype_bytes(to);
-    if (from == to && s->scale == 1) {
-        safetensors_append(w, values, n * width);
-        return;
-    }
-    void *chunk = xmalloc(CHUNK * width);
-    for (uint64_t at = 0; at < n; at += CHUNK) {
-        uint64_t count = min_of(n - at, (uint64_t)CHUNK);
+    DType to = from == F64 ? F64 : F32;
+    uint64_t width = (uint64_t)dtype_bytes(to);
+    if (from == to && s->scale == 1)
+        return safetensors_put(s->writer, tensor, r.file * width, (const char *)values + r.local * width, r.n * width);
+    double chunk[CHUNK];
+    for (uint64_t at = 0; at < r.n; at += CHUNK) {
+        uint64_t count = min_of(r.n - at, (uint64_t)CHUNK);
         for (uint64_t i = 0; i < count; i++)
-            store(chunk, to, i, s->scale * safetensor_value(source[from], values, at + i));
-        safetensors_append(w, chunk, count * width);
+            store(chunk, to, i, s->scale * safetensor_value(source[from], values, r.local + at + i));
+        if (!safetensors_put(s->writer, tensor, (r.file + at) * width, chunk, count * width)) return false;
     }
-    free(chunk);
+    return true;
 }
 
-static void save(const Save *s, const char *path)
+static bool put_param(const Save *s, const PlanParam *param)
 {
-    const PlanParam **saved = NULL;
+    uint32_t id = saved_buffer(s, param);
+    if (id == UINT32_MAX) return true;
+    Slice slice = slice_of(s->stage, param, s->coll->rank);
+    DType from = dtype_of(s->stage, param, id, &slice);
+    const void *values = s->buffer(s->ctx, id);
+    size_t tensor = (size_t)(model_param(s->params, name_of(s->stage, param)) - s->params);
+    Runs runs;
+    if (own_part(s, param, &slice, &runs))
+        for (Run r; runs_next(&runs, &r);)
+            if (!put_run(s, tensor, from, values, r)) return false;
+    return true;
+}
+
+// The largest `mine` of all ranks, which come here together.
+static int64_t largest(Save *s, int64_t mine)
+{
+    if (s->coll->max(s->coll, &mine)) return mine;
+    safetensors_drop(s->writer);
+    end_quietly();
+}
+
+// All ranks come here. If one of them has failed, all end; the first by rank says why.
+static void end_if_failed(Save *s, bool good)
+{
+    int64_t mine = good ? 0 : (int64_t)s->coll->ranks - s->coll->rank, worst = largest(s, mine);
+    if (!worst) return;
+    if (s->coll->rank == 0) remove_unfinished();
+    largest(s, 0);  // the file is gone before anyone ends
+    if (mine == worst) fatal("%s", safetensors_fault(s->writer));
+    end_quietly();
+}
+
+// The parameters that are saved, without those that have no gradient; announces them to the writer.
+static void announce(Save *s, const char *path)
+{
+    ModelParam *all = model_params(s->stage);
     SafeEntry *entries = NULL;
-    for (uint64_t i = 0; i < s->plan->count[PLAN_PARAMS]; i++) {
-        const PlanParam *param = &s->plan->params[i];
+    for (size_t i = 0; i < vec_len(all); i++) {
+        const PlanParam *param = all[i].param;
         uint32_t id = saved_buffer(s, param);
-        if (id == UINT32_MAX) continue;  // not trained: it has no gradient
-        SafeDType t = dtype_of(s->plan, param, id) == F64 ? SAFE_F64 : SAFE_F32;
-        vec_push(saved, param);
-        vec_push(entries, (SafeEntry){name_of(s->plan, param), t, param->ndim, param->dims});
+        if (id == UINT32_MAX) continue;
+        Plan owner = plan_stage(s->stage, all[i].stage);
+        SafeDType t = owner.buffers[id].dtype == F64 ? SAFE_F64 : SAFE_F32;
+        vec_push(s->params, all[i]);
+        vec_push(entries, (SafeEntry){all[i].name, t, param->ndim, param->dims});
     }
-    SafeWriter *w = safetensors_create(path, entries, vec_len(entries));
-    for (size_t i = 0; i < vec_len(saved); i++) save_values(s, w, saved[i]);
-    safetensors_commit(w);
+    s->writer = safetensors_announce(path, entries, vec_len(entries));
     vec_free(entries);
-    vec_free(saved);
+    vec_free(all);
 }
 
-void checkpoint_save(const Plan *p, const char *path, BufferOf buffer, void *ctx)
+static void save(Save *s, const char *path)
 {
-    save(&(Save){p, false, 1, buffer, ctx}, path);
+    bool first = s->coll->rank == 0, good = true;
+    int64_t id = 0;
+    announce(s, path);
+    if (first) good = safetensors_begin(s->writer, &id);
+    end_if_failed(s, good);
+    id = largest(s, id);
+    if (!first) good = safetensors_join(s->writer, id);
+    for (uint64_t i = 0; i < s->stage->count[PLAN_PARAMS] && good; i++) good = put_param(s, &s->stage->params[i]);
+    end_if_failed(s, good && safetensors_flush(s->writer));
+    end_if_failed(s, !first || safetensors_publish(s->writer));
+    safetensors_drop(s->writer);
+    vec_free(s->params);
 }
 
-void gradients_save(const Plan *p, const char *path, double scale, BufferOf buffer, void *ctx)
+void checkpoint_save(const Plan *stage, Coll *coll, const char *path, BufferOf buffer, void *ctx)
 {
-    save(&(Save){p, true, scale, buffer, ctx}, path);
+    save(&(Save){stage, coll, false, 1, buffer, ctx, NULL, NULL}, path);
+}
+
+void gradients_save(const Plan *stage, Coll *coll, const char *path, double scale, BufferOf buffer, void *ctx)
+{
+    save(&(Save){stage, coll, true, scale, buffer, ctx, NULL, NULL}, path);
 }
 
 void checkpoint_save_check(const char *path) { safetensors_probe(path); }

@@ -7,9 +7,12 @@
 // Denormal numbers make kernels and products 20 to 130 times slower. They are flushed to zero in every
 // thread for fp32 and bf16 plans, and kept for fp64 plans, which check gradients.
 //
+// Kernels are a process's: ranks that are threads share them. Everything else is a rank's, and is used by the
+// thread that opened the device: the floating-point mode and the number of OpenMP threads are that thread's.
+//
 // Traps: first touch of memory is slow (pages come from the kernel), so arenas are touched here, by all
-// threads, and never in a step. Threads that OpenMP makes later inherit the floating-point mode of the main
-// thread. dnnl_sgemm allocates: large thresholds keep malloc from giving its pages back after every call.
+// threads, and never in a step. Threads that OpenMP makes later inherit the floating-point mode of the thread
+// that makes them. A region of one thread is no region: it costs too much where ranks outnumber cores. dnnl_sgemm allocates: large thresholds keep malloc from giving its pages back after every call.
 #include "dev.h"
 #include "jit.h"
 #include <malloc.h>
@@ -20,6 +23,12 @@
 #endif
 
 typedef void Kernel(char *const *b, const double *s, void *scratch, int64_t lo, int64_t hi);
+struct Kernels {
+    Jit *jit;
+    Kernel **functions;
+    char described[96];
+};
+
 typedef struct {
     void *at;
     size_t bytes;
@@ -27,8 +36,7 @@ typedef struct {
 
 typedef struct {
     Dev dev;
-    Jit *jit;
-    Kernel **kernels;
+    const Kernels *kernels;
     char *scratch; // `scratch_stride` bytes for each thread
     uint64_t scratch_stride;
     float *gemm_work;
@@ -65,8 +73,12 @@ static void *cpu_alloc(Dev *d, uint64_t bytes)
     if (at == MAP_FAILED)
         fatal("the plan needs %.0f MB of memory in one piece, which this machine does not give:", (double)n / 1e6);
     madvise(at, n, MADV_HUGEPAGE);
+    if (d->threads == 1) {
+        for (size_t i = 0; i < n; i += PAGE) at[i] = 0;
+    } else {
 #pragma omp parallel for schedule(static) num_threads(d->threads)
-    for (size_t i = 0; i < n; i += PAGE) at[i] = 0;
+        for (size_t i = 0; i < n; i += PAGE) at[i] = 0;
+    }
     vec_push(cpu->mappings, (Mapping){at, n});
     d->allocated += bytes;
     return at;
@@ -76,7 +88,7 @@ static void cpu_launch(Dev *d, const PlanInstr *in, char *const *args, const dou
 {
     Cpu *cpu = (Cpu *)d;
     const PlanKernel *k = &d->plan->kernels[in->index];
-    Kernel *kernel = cpu->kernels[in->index];
+    Kernel *kernel = cpu->kernels->functions[in->index];
     int64_t rows = (int64_t)k->rows, grain = (int64_t)k->grain;
     int64_t grains = (rows + grain - 1) / grain;
     uint64_t work = max_of(k->bytes, k->flops);
@@ -104,51 +116,103 @@ static void cpu_close(Dev *d)
     Cpu *cpu = (Cpu *)d;
     for (size_t i = 0; i < vec_len(cpu->mappings); i++) munmap(cpu->mappings[i].at, cpu->mappings[i].bytes);
     vec_free(cpu->mappings);
-    jit_close(cpu->jit);
-    free(cpu->kernels);
     free(cpu);
 }
 
-static void load_kernels(Cpu *cpu)
+// ---- kernels
+
+static void find_functions(Kernels *k, const Plan *p)
 {
-    const Plan *p = cpu->dev.plan;
-    uint64_t nsources = p->count[PLAN_SOURCES], nkernels = p->count[PLAN_KERNELS];
-    if (nsources == 0) return;
-    const char **texts = xcalloc(nsources, sizeof *texts);
-    for (uint64_t i = 0; i < nsources; i++) texts[i] = plan_str(p, p->sources[i].text);
-    JitStats stats;
-    cpu->jit = jit_open(texts, nsources, &stats);
-    free(texts);
-    cpu->kernels = xcalloc(nkernels, sizeof *cpu->kernels);
-    for (uint64_t i = 0; i < nkernels; i++) {
+    uint64_t n = p->count[PLAN_KERNELS];
+    k->functions = xcalloc(n, sizeof *k->functions);
+    for (uint64_t i = 0; i < n; i++) {
         const char *name = plan_str(p, p->kernels[i].name);
-        void *symbol = jit_symbol(cpu->jit, p->kernels[i].source, name);
+        void *symbol = jit_symbol(k->jit, p->kernels[i].source, name);
         if (!symbol)
             fatal("'%s': kernels[%llu] '%s' is not in source %u", p->path, (unsigned long long)i, name,
                   p->kernels[i].source);
-        memcpy(&cpu->kernels[i], &symbol, sizeof symbol);
+        memcpy(&k->functions[i], &symbol, sizeof symbol);
     }
-    snprintf(cpu->dev.loaded, sizeof cpu->dev.loaded, "%llu kernels in %d unit%s, %d compiled, %.1f s",
-             (unsigned long long)nkernels, stats.units, stats.units == 1 ? "" : "s", stats.compiled, stats.seconds);
 }
 
-// Everything beside the arenas: scratch of the threads, fp32 copies of bf16 operands, oneDNN's code.
+static void refuse_target(const Plan *p)
+{
+    if (p->info->target != TARGET_CPU) fatal("'%s' is compiled for cuda, not for the cpu", p->path);
+}
+
+Kernels *kernels_load(const Plan *p)
+{
+    refuse_target(p);
+    Kernels *k = xcalloc(1, sizeof *k);
+    uint64_t nsources = p->count[PLAN_SOURCES];
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, 512 << 20);
+    gemm_cpu_warm_up(p);
+    if (nsources == 0) return k;
+    const char **texts = xcalloc(nsources, sizeof *texts);
+    for (uint64_t i = 0; i < nsources; i++) texts[i] = plan_str(p, p->sources[i].text);
+    JitStats stats;
+    k->jit = jit_open(texts, nsources, &stats);
+    free(texts);
+    find_functions(k, p);
+    snprintf(k->described, sizeof k->described, "%llu kernels in %d unit%s, %d compiled, %.1f s",
+             (unsigned long long)p->count[PLAN_KERNELS], stats.units, stats.units == 1 ? "" : "s", stats.compiled,
+             stats.seconds);
+    return k;
+}
+
+const char *kernels_described(const Kernels *k)
+{
+    return k ? k->described : "";
+}
+
+void kernels_close(Kernels *k)
+{
+    if (!k) return;
+    jit_close(k->jit);
+    free(k->functions);
+    free(k);
+}
+
+// ---- opening
+
+static uint64_t scratch_stride(const Plan *stage)
+{
+    return (stage->stages[stage->stage].scratch_bytes + 63) & ~(uint64_t)63;
+}
+
+uint64_t dev_cpu_scratch(const Plan *stage, int threads)
+{
+    return scratch_stride(stage) * (uint64_t)threads + 4 * gemm_cpu_workspace(stage);
+}
+
+// Everything beside the arenas: scratch of the threads, fp32 copies of bf16 operands.
 static void cpu_prepare(Dev *d)
 {
     Cpu *cpu = (Cpu *)d;
-    cpu->scratch_stride = (d->plan->info->scratch_bytes + 63) & ~(uint64_t)63;
+    cpu->scratch_stride = scratch_stride(d->plan);
     cpu->scratch = cpu_alloc(d, cpu->scratch_stride * (uint64_t)d->threads);
     uint64_t floats = gemm_cpu_workspace(d->plan);
     if (floats) cpu->gemm_work = cpu_alloc(d, 4 * floats);
-    gemm_cpu_warm_up(d->plan);
 }
 
-Dev *dev_cpu_open(const Plan *p, int threads, bool load)
+static void set_thread_modes(const Plan *p, int threads)
 {
-    if (p->info->target != TARGET_CPU) fatal("'%s' is compiled for cuda, not for the cpu", p->path);
+    bool flush = p->info->dtype != F64;
+    omp_set_dynamic(0);
+    omp_set_num_threads(threads);
+    flush_denormals(flush);
+    if (threads == 1) return;
+#pragma omp parallel num_threads(threads)
+    flush_denormals(flush);
+}
+
+Dev *dev_cpu_open(const Plan *stage, int threads, const Kernels *k)
+{
+    refuse_target(stage);
     Cpu *cpu = xcalloc(1, sizeof *cpu);
     cpu->dev = (Dev){.name = "cpu",
-                     .plan = p,
+                     .plan = stage,
                      .computes = true,
                      .threads = threads,
                      .alloc = cpu_alloc,
@@ -156,14 +220,7 @@ Dev *dev_cpu_open(const Plan *p, int threads, bool load)
                      .launch = cpu_launch,
                      .gemm = cpu_gemm,
                      .close = cpu_close};
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);
-    mallopt(M_TRIM_THRESHOLD, 512 << 20);
-    omp_set_dynamic(0);
-    omp_set_num_threads(threads);
-    bool flush = p->info->dtype != F64;
-    flush_denormals(flush);
-#pragma omp parallel num_threads(threads)
-    flush_denormals(flush);
-    if (load) load_kernels(cpu);
+    cpu->kernels = k;
+    set_thread_modes(stage, threads);
     return &cpu->dev;
 }

@@ -2,7 +2,6 @@
 //
 // Memory is address space only (never touched), so that the largest plan can be counted on a small machine.
 #include "dev.h"
-#include <inttypes.h>
 #include <sys/mman.h>
 
 typedef struct {
@@ -12,8 +11,7 @@ typedef struct {
 
 typedef struct {
     Dev dev;
-    uint64_t launches, gemms, kernel_bytes, product_bytes;
-    double kernel_flops, product_flops;
+    NullCounts counts;
     Mapping *mappings;
 } Null;
 
@@ -39,9 +37,9 @@ static void null_launch(Dev *d, const PlanInstr *in, char *const *args, const do
     Null *null = (Null *)d;
     (void)args;
     (void)scalars;
-    null->launches++;
-    null->kernel_bytes += d->plan->kernels[in->index].bytes;
-    null->kernel_flops += (double)d->plan->kernels[in->index].flops;
+    null->counts.launches++;
+    null->counts.kernel_bytes += d->plan->kernels[in->index].bytes;
+    null->counts.kernel_flops += (double)d->plan->kernels[in->index].flops;
 }
 
 static void null_gemm(Dev *d, const PlanInstr *in, char *const *args, bool add)
@@ -49,19 +47,14 @@ static void null_gemm(Dev *d, const PlanInstr *in, char *const *args, bool add)
     Null *null = (Null *)d;
     (void)args;
     (void)add;
-    null->gemms++;
-    null->product_bytes += gemm_bytes(d->plan, in);
-    null->product_flops += gemm_flops(&d->plan->gemms[in->index]);
+    null->counts.gemms++;
+    null->counts.gemm_bytes += gemm_bytes(d->plan, in);
+    null->counts.gemm_flops += gemm_flops(&d->plan->gemms[in->index]);
 }
 
-static void null_report(const Dev *d, FILE *out)
+NullCounts *dev_null_counts(Dev *d)
 {
-    const Null *null = (const Null *)d;
-    fprintf(out, "null device: %" PRIu64 " bytes allocated\n", d->allocated);
-    fprintf(out, "  kernels  %10" PRIu64 " launches  %15" PRIu64 " bytes  %12.6g flops\n", null->launches,
-            null->kernel_bytes, null->kernel_flops);
-    fprintf(out, "  gemms    %10" PRIu64 " calls     %15" PRIu64 " bytes  %12.6g flops\n", null->gemms,
-            null->product_bytes, null->product_flops);
+    return &((Null *)d)->counts;
 }
 
 static void null_close(Dev *d)
@@ -72,18 +65,16 @@ static void null_close(Dev *d)
     free(null);
 }
 
-Dev *dev_null_open(const Plan *p)
+Dev *dev_null_open(const Plan *stage)
 {
     Null *null = xcalloc(1, sizeof *null);
     null->dev = (Dev){.name = "null",
-                      .plan = p,
+                      .plan = stage,
                       .threads = 1,
-                      .loaded = "no kernels loaded",
                       .alloc = null_alloc,
                       .prepare = null_prepare,
                       .launch = null_launch,
                       .gemm = null_gemm,
-                      .report = null_report,
                       .close = null_close};
     return &null->dev;
 }

@@ -1,27 +1,14 @@
-// exec.c: allocates a plan's arenas, resolves its arguments, and runs its segments in schedule order.
+// exec.c: allocates a rank's arenas, resolves its arguments, and runs its segments in schedule order.
 //
-// The pointers of all arguments are made at load, one table for each slot of the saved arena: a schedule
-// entry chooses its table by its slot, everything else is the same in all entries. A step runs PREP, then
-// the schedule (loading each entry's micro-batch first), then UPDATE. Beta "first" becomes overwrite in
-// micro-batch 0 and add in the others. Scalars are one table of doubles, by slot.
+// A step runs PREP, then the schedule (loading a micro-batch before a segment that reads it), then UPDATE. Every
+// schedule entry that runs a segment has its view (exec_view.c), made at load and shared by entries with equal
+// slots. Beta "first" becomes overwrite in micro-batch 0 and add in the others. Scalars are one table of
+// doubles, by slot. Collectives and transfers are started and awaited where the plan says; exec_comm.c does both.
 //
 // Traps: memory_frozen makes any allocation of ours inside a step a bug; fatal() still works, it allocates
-// nothing of ours. Inputs are loaded once for runs of entries with the same micro-batch.
-#include "exec.h"
+// nothing of ours. Between a START and its WAIT, and between SEND and SENT, memory belongs to the transport.
+#include "exec_parts.h"
 #include <time.h>
-
-struct Exec {
-    const Plan *plan;
-    Dev *dev;
-    char *arena[ARENA_COUNT];
-    uint64_t slot_stride; // bytes from one slot of the saved arena to the next
-    char **args;          // [slot][arg]
-    double *scalars;
-    Poison *poison;
-    Trace *trace;
-    bool check_nan, poison_all;
-    int64_t step;
-};
 
 double seconds_now(void)
 {
@@ -32,32 +19,41 @@ double seconds_now(void)
 
 // ---- opening
 
-static char *buffer_in_slot(const Exec *e, uint32_t id, uint32_t slot)
-{
-    const PlanBuffer *b = &e->plan->buffers[id];
-    return e->arena[b->arena] + (b->arena == ARENA_SAVED ? slot * e->slot_stride : 0) + b->offset;
-}
-
 static void allocate(Exec *e)
 {
-    const PlanInfo *o = e->plan->info;
-    e->slot_stride = (o->arena_bytes[ARENA_SAVED] + 63) & ~(uint64_t)63;
-    for (int a = 0; a < ARENA_COUNT; a++) {
-        uint64_t bytes = o->arena_bytes[a];
-        if (a == ARENA_SAVED) bytes = e->slot_stride * o->arena_slots[a];
-        e->arena[a] = e->dev->alloc(e->dev, bytes);
+    uint64_t n = e->plan->count[PLAN_ARENAS];
+    e->memory = xcalloc(n, sizeof *e->memory);
+    for (uint64_t i = 0; i < n; i++) {
+        const PlanArena *a = &e->plan->arenas[i];
+        e->memory[i] = e->dev->alloc(e->dev, arena_stride(a) * a->slots);
     }
     e->dev->prepare(e->dev);
 }
 
-static void resolve_args(Exec *e)
+static View *find_view(Exec *e, const PlanSegment *s, const uint16_t slots[SLOT_CLASSES])
 {
+    for (size_t i = 0; i < vec_len(e->views); i++)
+        if (e->views[i]->segment == s && memcmp(e->views[i]->slots, slots, sizeof e->views[i]->slots) == 0)
+            return e->views[i];
+    View *v = xmalloc(sizeof *v);
+    *v = view_open(e->plan, e->memory, e->coll->rank, s, slots);
+    vec_push(e->views, v);
+    return v;
+}
+
+static void make_views(Exec *e)
+{
+    static const uint16_t no_slots[SLOT_CLASSES];
     const Plan *p = e->plan;
-    uint64_t nargs = p->count[PLAN_ARGS], slots = max_of(p->info->arena_slots[ARENA_SAVED], 1u);
-    e->args = xcalloc(nargs * slots, sizeof *e->args);
-    for (uint32_t slot = 0; slot < slots; slot++)
-        for (uint64_t i = 0; i < nargs; i++)
-            e->args[slot * nargs + i] = buffer_in_slot(e, p->args[i].buffer, slot) + p->args[i].offset;
+    for (uint64_t i = 0; i < p->count[PLAN_SEGMENTS]; i++) {
+        const PlanSegment *s = &p->segments[i];
+        if (s->id == SEG_INIT || s->id == SEG_PREP || s->id == SEG_UPDATE) e->once[s->id] = find_view(e, s, no_slots);
+    }
+    e->view_of = xcalloc(p->count[PLAN_SCHEDULE], sizeof *e->view_of);
+    for (uint64_t i = 0; i < p->count[PLAN_SCHEDULE]; i++) {
+        const PlanStep *s = &p->schedule[i];
+        if (s->kind == STEP_RUN) e->view_of[i] = find_view(e, &p->segments[s->index], s->slots);
+    }
 }
 
 static void set_scalars(Exec *e)
@@ -67,20 +63,25 @@ static void set_scalars(Exec *e)
     for (uint64_t i = 0; i < p->count[PLAN_SCALARS]; i++) n = max_of(n, p->scalars[i].slot + 1);
     e->scalars = xcalloc(n, sizeof *e->scalars);
     for (uint64_t i = 0; i < p->count[PLAN_SCALARS]; i++) e->scalars[p->scalars[i].slot] = p->scalars[i].standard;
+    for (int f = 0; f < MESH_FACTORS; f++)
+        e->scalars[SLOT_COORD + f] = mesh_coord(p->info->mesh, e->coll->rank, (MeshFactor)f);
 }
 
-Exec *exec_open(const Plan *p, Dev *d, const ExecOptions *o)
+Exec *exec_open(const Plan *stage, Dev *d, Coll *c, const ExecOptions *o)
 {
     Exec *e = xcalloc(1, sizeof *e);
-    e->plan = p;
+    e->plan = stage;
     e->dev = d;
+    e->coll = c;
+    e->dp = mesh_coord(stage->info->mesh, c->rank, MESH_AT_DP);
     allocate(e);
-    resolve_args(e);
+    make_views(e);
     set_scalars(e);
-    if (d->computes && (o->poison || o->check_nan)) e->poison = poison_new(p, o->poison ? 0xff : 0);
+    comm_open(e);
+    if (d->computes && (o->poison || o->check_nan)) e->poison = poison_new(stage, o->poison ? 0xff : 0);
     e->check_nan = d->computes && o->check_nan;
     e->poison_all = d->computes && o->poison;
-    if (o->trace) e->trace = trace_open(p, o->trace);
+    if (o->trace) e->trace = trace_open(stage, c, o->trace);
     return e;
 }
 
@@ -89,7 +90,14 @@ void exec_close(Exec *e)
     if (!e) return;
     poison_free(e->poison);
     trace_close(e->trace);
-    free(e->args);
+    for (size_t i = 0; i < vec_len(e->views); i++) {
+        view_close(e->views[i]);
+        free(e->views[i]);
+    }
+    vec_free(e->views);
+    comm_close(e);
+    free(e->view_of);
+    free(e->memory);
     free(e->scalars);
     free(e);
 }
@@ -98,7 +106,9 @@ void exec_close(Exec *e)
 
 void *exec_buffer(void *exec, uint32_t id)
 {
-    return buffer_in_slot(exec, id, 0);
+    const Exec *e = exec;
+    const PlanBuffer *b = &e->plan->buffers[id];
+    return e->memory[b->arena] + b->offset;
 }
 
 bool exec_set(Exec *e, const char *scalar, double value)
@@ -121,9 +131,10 @@ bool exec_output(const Exec *e, const char *name, double *value)
     const Plan *p = e->plan;
     for (uint64_t i = 0; i < p->count[PLAN_OUTPUTS]; i++) {
         if (strcmp(plan_str(p, p->outputs[i].name), name) != 0) continue;
-        const char *at = buffer_in_slot(e, p->outputs[i].buffer, 0);
+        const PlanBuffer *b = &p->buffers[p->outputs[i].buffer];
+        const char *at = e->memory[b->arena] + b->offset;
         float f;
-        if (p->buffers[p->outputs[i].buffer].dtype == F64) {
+        if (b->dtype == F64) {
             memcpy(value, at, sizeof *value);
         } else {
             memcpy(&f, at, sizeof f);
@@ -136,60 +147,75 @@ bool exec_output(const Exec *e, const char *name, double *value)
 
 // ---- running
 
-static void refuse_nan(const Exec *e, const PlanInstr *in, char *const *args, const PlanSegment *s,
-                       uint32_t micro_batch)
+void exec_refuse_nan(const Exec *e, const PlanInstr *in, char *const *args, TraceWhere w)
 {
     const Plan *p = e->plan;
+    char rank[24] = "";
+    if (e->coll->ranks > 1) snprintf(rank, sizeof rank, "rank %u, ", e->coll->rank);
     for (uint32_t i = 0; i < in->nargs; i++) {
         int64_t at = find_nan(p, in, i, args[i]);
         if (at < 0) continue;
         const char *buffer = plan_str(p, p->buffers[p->args[in->first_arg + i].buffer].name);
-        fatal("step %lld, micro-batch %u, segment %s: the first NaN is element %lld of '%s', written by '%s'",
-              (long long)e->step, micro_batch, plan_segment_name((SegmentId)s->id), (long long)at, buffer,
+        fatal("%sstep %lld, micro-batch %u, segment %s: the first NaN is element %lld of '%s', written by '%s'", rank,
+              (long long)e->step, w.micro_batch, plan_segment_name(w.segment), (long long)at, buffer,
               plan_str(p, in->label));
     }
 }
 
-static void run_instr(Exec *e, const PlanInstr *in, char *const *args, uint32_t micro_batch)
+static void compute(Exec *e, const PlanInstr *in, char *const *args, TraceWhere w)
 {
+    double start = e->trace ? seconds_now() : 0;
     if (in->kind == INSTR_KERNEL) {
         e->dev->launch(e->dev, in, args, e->scalars);
     } else {
         uint32_t beta = e->plan->gemms[in->index].beta;
-        e->dev->gemm(e->dev, in, args, beta == BETA_ONE || (beta == BETA_FIRST && micro_batch > 0));
+        e->dev->gemm(e->dev, in, args, beta == BETA_ONE || (beta == BETA_FIRST && w.micro_batch > 0));
     }
+    if (e->trace) trace_instr(e->trace, in, w, start, seconds_now());
+    if (e->check_nan) exec_refuse_nan(e, in, args, w);
 }
 
-static void run_segment(Exec *e, const PlanSegment *s, uint32_t micro_batch, uint32_t slot)
+static void run_instr(Exec *e, const View *v, uint32_t i, TraceWhere w)
 {
-    const Plan *p = e->plan;
-    char *const *args = e->args + slot * p->count[PLAN_ARGS];
-    char *arena[ARENA_COUNT] = {e->arena[ARENA_PERSIST], e->arena[ARENA_SAVED] + slot * e->slot_stride,
-                                e->arena[ARENA_WORK]};
+    const PlanInstr *in = &e->plan->instrs[i];
+    char *const *args = v->args + (in->nargs ? in->first_arg - v->first_arg : 0);
+    if (in->kind == INSTR_START)
+        comm_start(e, in, args, v->parts[i - v->segment->first_instr]);
+    else if (in->kind == INSTR_WAIT)
+        comm_wait(e, in, w);
+    else
+        compute(e, in, args, w);
+}
+
+// last: the last micro-batch of the step, or a segment that is no part of one.
+static void run_segment(Exec *e, const View *v, uint32_t micro_batch, bool last)
+{
+    const PlanInfo *o = e->plan->info;
+    const PlanSegment *s = v->segment;
+    TraceWhere w = {(SegmentId)s->id, e->step, micro_batch};
+    bool several = e->coll->ranks > 1;
     e->scalars[SLOT_FIRST] = micro_batch == 0;
-    e->scalars[SLOT_BATCH_START] = (double)((uint64_t)micro_batch * p->info->micro_batch);
+    e->scalars[SLOT_BATCH_START] = (double)(((uint64_t)e->dp * o->accum + micro_batch) * o->micro_batch);
     for (uint32_t i = s->first_instr; i < s->first_instr + s->count; i++) {
-        const PlanInstr *in = &p->instrs[i];
-        if (e->poison) poison_before(e->poison, i, arena);
-        double start = e->trace ? seconds_now() : 0;
-        run_instr(e, in, args + in->first_arg, micro_batch);
-        if (e->trace) trace_instr(e->trace, in, (SegmentId)s->id, e->step, micro_batch, start, seconds_now());
-        if (e->check_nan) refuse_nan(e, in, args + in->first_arg, s, micro_batch);
-        if (e->poison) poison_after(e->poison, i, arena);
+        if (e->poison) poison_before(e->poison, i, v->arena);
+        if (last || e->plan->instrs[i].when != WHEN_LAST) run_instr(e, v, i, w);
+        if (e->poison) poison_after(e->poison, i, v->arena);
+        if (several) e->coll->progress(e->coll);
     }
 }
 
 static void run_once(Exec *e, SegmentId id)
 {
-    for (uint64_t i = 0; i < e->plan->count[PLAN_SEGMENTS]; i++)
-        if (e->plan->segments[i].id == id) run_segment(e, &e->plan->segments[i], 0, 0);
+    if (e->once[id]) run_segment(e, e->once[id], 0, true);
 }
 
-// The whole of both arenas, also what no buffer ever covers.
+// All of it, also what no buffer ever covers.
 static void poison_all(Exec *e)
 {
-    memset(e->arena[ARENA_SAVED], 0xff, e->slot_stride * e->plan->info->arena_slots[ARENA_SAVED]);
-    memset(e->arena[ARENA_WORK], 0xff, e->plan->info->arena_bytes[ARENA_WORK]);
+    for (uint64_t i = 0; i < e->plan->count[PLAN_ARENAS]; i++) {
+        const PlanArena *a = &e->plan->arenas[i];
+        if (a->class_ != CLASS_PERSIST) memset(e->memory[i], 0xff, arena_stride(a) * a->slots);
+    }
 }
 
 void exec_init(Exec *e)
@@ -209,9 +235,16 @@ void exec_step(Exec *e, int64_t step, ExecLoad *load, void *ctx)
     run_once(e, SEG_PREP);
     for (uint64_t i = 0; i < p->count[PLAN_SCHEDULE]; i++) {
         const PlanStep *s = &p->schedule[i];
-        if (e->dev->computes && loaded != s->micro_batch) load(ctx, step, s->micro_batch);
-        loaded = s->micro_batch;
-        run_segment(e, &p->segments[s->segment], s->micro_batch, s->slot);
+        const View *v = e->view_of[i];
+        if (v && v->reads_input && loaded != s->micro_batch && e->dev->computes) {
+            load(ctx, step, s->micro_batch);
+            loaded = s->micro_batch;
+        }
+        if (v)
+            run_segment(e, v, s->micro_batch, s->micro_batch + 1 == p->info->accum);
+        else
+            comm_step(e, s);
+        if (e->poison_all) comm_poison(e, i);
     }
     run_once(e, SEG_UPDATE);
     memory_frozen = false;

@@ -180,7 +180,7 @@ static int64_t row_offset(const Layout *l, uint64_t row)
 
 static void widen_operand(const Layout *l, const uint16_t *from, float *to, int threads)
 {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (uint64_t row = 0; row < l->batches * l->rows; row++) {
         const uint16_t *x = from + row_offset(l, row);
         for (uint64_t i = 0; i < l->cols; i++) to[row * l->cols + i] = widen(x[i]);
@@ -189,7 +189,7 @@ static void widen_operand(const Layout *l, const uint16_t *from, float *to, int 
 
 static void narrow_operand(const Layout *l, const float *from, uint16_t *to, int threads)
 {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (uint64_t row = 0; row < l->batches * l->rows; row++) {
         uint16_t *x = to + row_offset(l, row);
         for (uint64_t i = 0; i < l->cols; i++) x[i] = narrow(from[row * l->cols + i]);

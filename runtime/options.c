@@ -43,6 +43,7 @@ static const Option table[] = {
     {"log", TEXT, AT(log), false, 0, 0, 0, 0},
     {"dump-grads", TEXT, AT(dump_grads), false, 0, 0, 0, 0},
     {"trace", TEXT, AT(trace), false, 0, 0, 0, 0},
+    {"counts", TEXT, AT(counts), false, 0, 0, 0, 0},
     {"device", TEXT, AT(device), false, 0, 0, 0, 0},
     {"threads", INTEGER, AT(threads), false, 1, 1024, 0, 0},
     {"set", SETTING, AT(set), false, 0, 0, 0, 0},
@@ -53,7 +54,8 @@ static const Option table[] = {
 static bool given[countof(table)]; // on the command line
 
 static const char help[] =
-    "Usage: picorun PLAN --data FILE... [options]\n"
+    "Usage: picorun PLAN --data FILE... [options]         all ranks, as threads of one process\n"
+    "       mpirun -n N picorun PLAN --data FILE...       a process for each rank\n"
     "Trains the model of a plan that picoc made. Example:\n"
     "  picoc graphs/llama.lua -o plan.bin && picorun plan.bin --data corpus.txt --steps 300 --lr 1e-3\n"
     "Data, steps and the like default to what the description says, then to the values in brackets.\n"
@@ -69,9 +71,13 @@ static const char help[] =
     "  --log FILE.jsonl                  one JSON object a step\n"
     "  --check-nan  --poison             stop at the first NaN; fill dead memory with NaN\n"
     "  --dump-grads FILE                 gradients of the first step, safetensors\n"
-    "  --trace FILE                      instructions with times, for ui.perfetto.dev\n"
-    "  --device cpu|null [cpu]  --threads N [all]  --compile-only  --help  --version\n"
-    "Environment: CC compiles the kernels [cc]; they are kept in $XDG_CACHE_HOME/pico [~/.cache/pico].\n";
+    "  --trace FILE                      instructions and communication with times, for ui.perfetto.dev\n"
+    "  --counts FILE.json                what a step does, by stage: memory, work, collectives, transfers\n"
+    "  --device cpu|null [cpu]           null counts what a step does, for any number of ranks, and computes nothing\n"
+    "  --threads N [cores / ranks]       of each rank\n"
+    "  --compile-only  --help  --version\n"
+    "Environment: CC compiles the kernels [cc]; they are kept in $XDG_CACHE_HOME/pico [~/.cache/pico].\n"
+    "PICO_DELAY_US delays every communication by so many microseconds, to try what slower links would cost.\n";
 
 // ---- values of one option
 
@@ -270,8 +276,9 @@ void options_parse(Options *o, int argc, char **argv)
     if (!o->plan) usage_error("no PLAN is given; it stands before --data, which takes all words up to the next option");
     if (strcmp(o->device, "cpu") != 0 && strcmp(o->device, "null") != 0)
         usage_error("--device %s: not cpu or null", o->device);
-    if (strcmp(o->device, "null") == 0 && (o->save || o->dump_grads))
-        usage_error("--%s: --device null computes nothing that could be saved", o->save ? "save" : "dump-grads");
+    const char *wanted = o->save ? "save" : o->dump_grads ? "dump-grads" : o->log ? "log" : o->trace ? "trace" : NULL;
+    if (strcmp(o->device, "null") == 0 && wanted)
+        usage_error("--%s: --device null computes nothing that could be saved", wanted);
 }
 
 // ---- the plan's defaults, and what must hold together

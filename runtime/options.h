@@ -17,8 +17,8 @@ typedef struct {
     double lr, beta1, beta2, eps, weight_decay, weight_decay_1d, clip, min_lr;
     int decay;  // Decay
     bool shuffle, check_nan, poison, compile_only;
-    const char *init, *save, *log, *dump_grads, *trace, *device;
-    int64_t threads;  // 0: as many as OpenMP gives
+    const char *init, *save, *log, *dump_grads, *trace, *counts, *device;
+    int64_t threads;  // of each rank; 0: its share of the cores
     ScalarSetting *set;  // growing array
 } Options;
 

@@ -2,7 +2,8 @@
 //
 // In: bytes of any origin. Out: a Plan whose indices, offsets, enums, string ends and sizes may be used
 // without another look: all of it is checked before anything in it is used. Here: that the bytes are a plan,
-// whole, and that its sections lie in it. plan_check.c checks the records, plan_relations.c what holds between them.
+// whole, and that its sections lie in it. plan_check*.c check the records; plan_relations.c, plan_schedule.c,
+// plan_flight.c and plan_joint.c what holds between them.
 //
 // Traps: while the check runs, a section may be read only after its own check. The table of names and record sizes
 // below is the format: a change there needs another PLAN_VERSION.
@@ -14,11 +15,13 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-_Static_assert(sizeof(PlanHeader) == 32 && sizeof(PlanSection) == 24, "no hidden padding");
-_Static_assert(sizeof(PlanInfo) == 120 && sizeof(PlanInput) == 24 && sizeof(PlanScalar) == 16, "no hidden padding");
-_Static_assert(sizeof(PlanParam) == 168 && sizeof(PlanState) == 12 && sizeof(PlanBuffer) == 168, "no hidden padding");
-_Static_assert(sizeof(PlanKernel) == 80 && sizeof(PlanGemm) == 264 && sizeof(PlanArg) == 16, "no hidden padding");
-_Static_assert(sizeof(PlanInstr) == 20 && sizeof(PlanSegment) == 16 && sizeof(PlanStep) == 16, "no hidden padding");
+_Static_assert(sizeof(PlanHeader) == 32 && sizeof(PlanSection) == 24 && sizeof(PlanInfo) == 88, "no hidden padding");
+_Static_assert(sizeof(PlanStage) == 120 && sizeof(PlanGroup) == 16 && sizeof(PlanScalar) == 16, "no hidden padding");
+_Static_assert(sizeof(PlanKernel) == 80 && sizeof(PlanGemm) == 264 && sizeof(PlanColl) == 28, "no hidden padding");
+_Static_assert(sizeof(PlanInput) == 24 && sizeof(PlanParam) == 184 && sizeof(PlanParamAxis) == 24, "no hidden padding");
+_Static_assert(sizeof(PlanArena) == 24 && sizeof(PlanBuffer) == 168 && sizeof(PlanArg) == 32, "no hidden padding");
+_Static_assert(sizeof(PlanInstr) == 24 && sizeof(PlanSegment) == 20 && sizeof(PlanState) == 12, "no hidden padding");
+_Static_assert(sizeof(PlanTransfer) == 32 && sizeof(PlanStep) == 28, "no hidden padding");
 
 // ---- names
 
@@ -28,20 +31,27 @@ static const struct {
 } sections[PLAN_SECTIONS] = {
     [PLAN_STRINGS] = {"strings", 1},
     [PLAN_INFO] = {"info", sizeof(PlanInfo)},
-    [PLAN_INPUTS] = {"inputs", sizeof(PlanInput)},
-    [PLAN_OUTPUTS] = {"outputs", sizeof(PlanOutput)},
+    [PLAN_STAGES] = {"stages", sizeof(PlanStage)},
+    [PLAN_GROUPS] = {"groups", sizeof(PlanGroup)},
     [PLAN_SCALARS] = {"scalars", sizeof(PlanScalar)},
-    [PLAN_PARAMS] = {"params", sizeof(PlanParam)},
-    [PLAN_STATES] = {"states", sizeof(PlanState)},
-    [PLAN_BUFFERS] = {"buffers", sizeof(PlanBuffer)},
     [PLAN_SOURCES] = {"sources", sizeof(PlanSource)},
     [PLAN_KERNELS] = {"kernels", sizeof(PlanKernel)},
     [PLAN_GEMMS] = {"gemms", sizeof(PlanGemm)},
+    [PLAN_COLLS] = {"colls", sizeof(PlanColl)},
+    [PLAN_PARTS] = {"parts", sizeof(PlanPart)},
+    [PLAN_TRAIN] = {"train", sizeof(PlanTrain)},
+    [PLAN_INPUTS] = {"inputs", sizeof(PlanInput)},
+    [PLAN_OUTPUTS] = {"outputs", sizeof(PlanOutput)},
+    [PLAN_PARAMS] = {"params", sizeof(PlanParam)},
+    [PLAN_PARAM_AXES] = {"param_axes", sizeof(PlanParamAxis)},
+    [PLAN_STATES] = {"states", sizeof(PlanState)},
+    [PLAN_ARENAS] = {"arenas", sizeof(PlanArena)},
+    [PLAN_BUFFERS] = {"buffers", sizeof(PlanBuffer)},
     [PLAN_ARGS] = {"args", sizeof(PlanArg)},
     [PLAN_INSTRS] = {"instrs", sizeof(PlanInstr)},
     [PLAN_SEGMENTS] = {"segments", sizeof(PlanSegment)},
+    [PLAN_TRANSFERS] = {"transfers", sizeof(PlanTransfer)},
     [PLAN_SCHEDULE] = {"schedule", sizeof(PlanStep)},
-    [PLAN_TRAIN] = {"train", sizeof(PlanTrain)},
 };
 
 size_t plan_item_size(enum PlanSectionId id)
@@ -55,15 +65,21 @@ const char *plan_section_name(enum PlanSectionId id)
 
 const char *plan_segment_name(SegmentId id)
 {
-    static const char *const names[SEG_COUNT] = {"init", "prep", "F", "B", "update"};
+    static const char *const names[SEG_COUNT] = {"init", "prep", "F", "B", "W", "update"};
     return names[id];
+}
+
+const char *plan_class_name(uint32_t class_)
+{
+    static const char *const names[CLASS_COUNT] = {"persist", "work", "fb", "fw", "bw", "rf", "rb", "sf", "sb"};
+    return names[class_];
 }
 
 // ---- header and section table
 
 static bool check_header(Check *c)
 {
-    Plan *p = c->p;
+    const Plan *p = c->p;
     PlanHeader h;
     if (p->size < sizeof h) return fail(c, "the file has %llu bytes and no header", (unsigned long long)p->size);
     memcpy(&h, p->base, sizeof h);
@@ -93,7 +109,7 @@ static bool zeros_between(const Plan *p, uint64_t from, uint64_t to)
 // Sections follow each other without gaps but alignment, which leaves no room for overlaps.
 static bool check_table(Check *c, PlanSection *table)
 {
-    Plan *p = c->p;
+    const Plan *p = c->p;
     uint64_t end = sizeof(PlanHeader) + PLAN_SECTIONS * sizeof(PlanSection);
     if (p->size < end) return fail(c, "the file ends in the section table, at byte %llu", (unsigned long long)p->size);
     memcpy(table, p->base + sizeof(PlanHeader), PLAN_SECTIONS * sizeof(PlanSection));
@@ -118,6 +134,34 @@ static bool check_table(Check *c, PlanSection *table)
     return true;
 }
 
+// The places where a Plan points to its sections, by PlanSectionId.
+static void set_pointers(Plan *p, const void *const at[PLAN_SECTIONS])
+{
+    p->strings = at[PLAN_STRINGS];
+    p->info = at[PLAN_INFO];
+    p->stages = at[PLAN_STAGES];
+    p->groups = at[PLAN_GROUPS];
+    p->scalars = at[PLAN_SCALARS];
+    p->sources = at[PLAN_SOURCES];
+    p->kernels = at[PLAN_KERNELS];
+    p->gemms = at[PLAN_GEMMS];
+    p->colls = at[PLAN_COLLS];
+    p->parts = at[PLAN_PARTS];
+    p->train = at[PLAN_TRAIN];
+    p->inputs = at[PLAN_INPUTS];
+    p->outputs = at[PLAN_OUTPUTS];
+    p->params = at[PLAN_PARAMS];
+    p->param_axes = at[PLAN_PARAM_AXES];
+    p->states = at[PLAN_STATES];
+    p->arenas = at[PLAN_ARENAS];
+    p->buffers = at[PLAN_BUFFERS];
+    p->args = at[PLAN_ARGS];
+    p->instrs = at[PLAN_INSTRS];
+    p->segments = at[PLAN_SEGMENTS];
+    p->transfers = at[PLAN_TRANSFERS];
+    p->schedule = at[PLAN_SCHEDULE];
+}
+
 static void set_sections(Plan *p, const PlanSection *table)
 {
     const void *at[PLAN_SECTIONS];
@@ -125,22 +169,27 @@ static void set_sections(Plan *p, const PlanSection *table)
         at[i] = p->base + table[i].offset;
         p->count[i] = table[i].count;
     }
-    p->strings = at[PLAN_STRINGS];
-    p->info = at[PLAN_INFO];
-    p->inputs = at[PLAN_INPUTS];
-    p->outputs = at[PLAN_OUTPUTS];
-    p->scalars = at[PLAN_SCALARS];
-    p->params = at[PLAN_PARAMS];
-    p->states = at[PLAN_STATES];
-    p->buffers = at[PLAN_BUFFERS];
-    p->sources = at[PLAN_SOURCES];
-    p->kernels = at[PLAN_KERNELS];
-    p->gemms = at[PLAN_GEMMS];
-    p->args = at[PLAN_ARGS];
-    p->instrs = at[PLAN_INSTRS];
-    p->segments = at[PLAN_SEGMENTS];
-    p->schedule = at[PLAN_SCHEDULE];
-    p->train = at[PLAN_TRAIN];
+    set_pointers(p, at);
+}
+
+Plan plan_stage(const Plan *p, uint32_t stage)
+{
+    Plan view = *p;
+    const void *at[PLAN_SECTIONS];
+    PlanSection table[PLAN_SECTIONS];
+    memcpy(table, p->base + sizeof(PlanHeader), sizeof table);
+    for (int i = 0; i < PLAN_SECTIONS; i++) {
+        uint64_t first = 0;
+        if (i >= PLAN_FIRST_STAGED) {
+            PlanRange range = p->stages[stage].range[i - PLAN_FIRST_STAGED];
+            first = range.first;
+            view.count[i] = range.count;
+        }
+        at[i] = p->base + table[i].offset + first * table[i].item;
+    }
+    set_pointers(&view, at);
+    view.stage = stage;
+    return view;
 }
 
 bool plan_check(Plan *p, const void *bytes, uint64_t size, char *message, size_t message_size)
@@ -153,7 +202,17 @@ bool plan_check(Plan *p, const void *bytes, uint64_t size, char *message, size_t
         if (table[i].count >= UINT32_MAX && i != PLAN_STRINGS)
             return fail(&c, "section %s has %llu records", sections[i].name, (unsigned long long)table[i].count);
     set_sections(p, table);
-    return plan_check_records(&c) && plan_check_relations(&c);
+    if (!plan_check_records(&c) || !plan_check_names(&c)) return false;
+    for (uint32_t i = 0; i < p->count[PLAN_STAGES]; i++) {
+        Plan view = plan_stage(p, i);
+        Check stage = c;
+        stage.p = &view;
+        stage.staged = p->count[PLAN_STAGES] > 1;
+        if (!plan_check_stage(&stage) || !plan_check_relations(&stage) || !plan_check_schedule(&stage) ||
+            !plan_check_flight(&stage))
+            return false;
+    }
+    return plan_check_owners(&c) && plan_check_joint(&c);
 }
 
 // ---- files

@@ -1,97 +1,32 @@
-// plan_check.c: checks every record of a plan by itself, and what it refers to.
+// plan_check.c: checks the records that say what a plan is: mesh, groups, stages; a stage's arenas, buffers,
+// parameters.
 //
 // One function checks each section; a fault is one sentence that names section, item and numbers. What is checked
 // goes beyond memory safety where it is cheap: a buffer is used only while it is alive, a GEMM stays in its operands
 // and writes each element once. What cannot be checked is what a kernel's C text does with its arguments.
 //
 // Traps: all sums and products of numbers from the file go through mul_ok/add_ok or are bounded before. A section's
-// check uses only sections that were checked earlier, in the order of plan_check_records.
+// check uses only sections that were checked earlier, in the order of plan_check_records and plan_check_stage.
 #include "plan_check.h"
 #include <math.h>
 
-enum { MAX_SLOTS = 1 << 16, MAX_ARGS = 4096 };
-#define MAX_BYTES ((uint64_t)1 << 46) // of one arena with all its slots, or of one buffer
+// ---- what all stages share. `fail_item` speaks of c->item.
 
-// ---- tools
-
-static bool mul_ok(uint64_t a, uint64_t b, uint64_t *out)
-{
-    return !__builtin_mul_overflow(a, b, out);
-}
-static bool add_ok(uint64_t a, uint64_t b, uint64_t *out)
-{
-    return !__builtin_add_overflow(a, b, out);
-}
-
-static bool str_ok(Check *c, const char *field, Str s)
-{
-    uint64_t n = c->p->count[PLAN_STRINGS];
-    return s < n || fail_item(c, "has its %s at %u of %llu string bytes", field, s, (unsigned long long)n);
-}
-
-// Text that goes into messages and to terminals: short, one line, no control characters. The bound keeps many
-// records with one long text cheap.
-static bool line_ok(Check *c, const char *field, Str s)
-{
-    enum { LONGEST = 1024 };
-    if (!str_ok(c, field, s)) return false;
-    const unsigned char *text = (const unsigned char *)plan_str(c->p, s);
-    size_t n = 0;
-    while (n <= LONGEST && text[n] >= ' ' && text[n] != 127) n++;
-    if (text[n] == 0) return true;
-    return fail_item(c, "has a %s that is longer than %d bytes or holds a control character", field, LONGEST);
-}
-
-static bool name_ok(Check *c, Str s)
-{
-    if (!line_ok(c, "name", s)) return false;
-    return s != 0 || fail_item(c, "has no name");
-}
-
-static bool below(Check *c, const char *field, uint64_t value, uint64_t limit)
-{
-    if (value < limit) return true;
-    return fail_item(c, "has %s %llu, which must be below %llu", field, (unsigned long long)value,
-                     (unsigned long long)limit);
-}
-
-static bool zero(Check *c, uint64_t pad)
-{
-    return pad == 0 || fail_item(c, "has padding that is not zero");
-}
-
-static bool is_float(uint32_t dtype)
-{
-    return dtype == F64 || dtype == F32 || dtype == BF16;
-}
-
-// ---- sections, in the order in which they are checked. `fail_item` speaks of c->item.
-
-static bool check_strings(Check *c)
-{
-    const Plan *p = c->p;
-    uint64_t n = p->count[PLAN_STRINGS];
-    if (n == 0 || p->strings[0] != 0) return fail(c, "the strings do not begin with the empty one");
-    return p->strings[n - 1] == 0 || fail(c, "the last string has no end");
-}
-
-static bool check_arenas(Check *c)
+static bool check_mesh(Check *c)
 {
     const PlanInfo *o = c->p->info;
-    static const char *const names[ARENA_COUNT] = {"persist", "saved", "work"};
-    for (int a = 0; a < ARENA_COUNT; a++) {
-        uint64_t total;
-        if (a != ARENA_SAVED && o->arena_slots[a] != 1)
-            return fail_item(c, "gives arena %s %u slots, not 1", names[a], o->arena_slots[a]);
-        if (o->arena_slots[a] == 0 && o->arena_bytes[a] > 0) return fail_item(c, "gives arena %s no slot", names[a]);
-        if (o->arena_slots[a] > MAX_SLOTS)
-            return fail_item(c, "gives arena %s %u slots, more than %u", names[a], o->arena_slots[a], MAX_SLOTS);
-        if (!mul_ok(o->arena_bytes[a], max_of(o->arena_slots[a], 1u), &total) || total > MAX_BYTES)
-            return fail_item(c, "gives arena %s %llu bytes, more than any machine has", names[a],
-                             (unsigned long long)o->arena_bytes[a]);
+    uint64_t ranks = 1;
+    for (int f = 0; f < MESH_FACTORS; f++) {
+        ranks *= o->mesh[f];
+        if (!o->mesh[f] || ranks > MAX_RANKS) // at most 2^20 times 2^32
+            return fail_item(c, "has a mesh of %u x %u x %u x %u x %u (group, kv, cp, pp, dp), not 1 to %d ranks",
+                             o->mesh[0], o->mesh[1], o->mesh[2], o->mesh[3], o->mesh[4], MAX_RANKS);
     }
-    if (o->scratch_bytes > MAX_BYTES)
-        return fail_item(c, "wants %llu bytes of scratch", (unsigned long long)o->scratch_bytes);
+    if (o->mesh[MESH_AT_PP] > MAX_STAGES)
+        return fail_item(c, "has %u pipeline stages, more than %d", o->mesh[MESH_AT_PP], MAX_STAGES);
+    if (c->p->count[PLAN_STAGES] != o->mesh[MESH_AT_PP])
+        return fail(c, "section stages has %llu records, not %u", (unsigned long long)c->p->count[PLAN_STAGES],
+                    o->mesh[MESH_AT_PP]);
     return true;
 }
 
@@ -102,9 +37,10 @@ static bool check_info(Check *c)
     if (p->count[PLAN_INFO] != 1)
         return fail(c, "section info has %llu records, not 1", (unsigned long long)p->count[PLAN_INFO]);
     if (!line_ok(c, "model", o->model) || !str_ok(c, "config", o->config) || !str_ok(c, "options", o->options) ||
-        !str_ok(c, "source", o->source) || !zero(c, o->pad) || !zero(c, o->reserved))
+        !str_ok(c, "source", o->source) || !zero(c, o->pad))
         return false;
-    if (!below(c, "target", o->target, 2)) return false;
+    if (!below(c, "target", o->target, 2) || !below(c, "zero", o->zero, 4) || !below(c, "schedule", o->schedule, 4))
+        return false;
     if (!is_float(o->dtype)) return fail_item(c, "has dtype %u, which no activation has", o->dtype);
     if (!o->seq || !o->micro_batch || !o->accum || o->seq > INT32_MAX || o->micro_batch > INT32_MAX ||
         o->accum > MAX_SLOTS)
@@ -112,11 +48,77 @@ static bool check_info(Check *c)
                          o->micro_batch, o->accum, MAX_SLOTS);
     if ((uint64_t)o->seq * o->micro_batch > (uint64_t)1 << 40)
         return fail_item(c, "has %u x %u tokens in a micro-batch", o->micro_batch, o->seq);
-    if (o->tp != 1 || o->pp != 1 || o->dp != 1 || o->cp != 1)
-        return fail_item(c, "wants a mesh of tp %u, pp %u, dp %u, cp %u; this program runs one rank", o->tp, o->pp,
-                         o->dp, o->cp);
+    if (!o->chunks || o->chunks > MAX_CHUNKS) return fail_item(c, "has %u chunks a stage", o->chunks);
     if (!isfinite(o->flops_per_step) || o->flops_per_step < 0) return fail_item(c, "has a bad flops_per_step");
-    return check_arenas(c);
+    return check_mesh(c);
+}
+
+// The ranges of a section follow each other by stage and cover it.
+static bool check_stage_record(Check *c, const PlanStage *s)
+{
+    const Plan *p = c->p;
+    for (uint32_t i = 0; i < PLAN_STAGED; i++) {
+        enum PlanSectionId id = (enum PlanSectionId)(PLAN_FIRST_STAGED + i);
+        uint64_t n = p->count[id], first = 0, end = (uint64_t)s->range[i].first + s->range[i].count;
+        if (c->item) first = (uint64_t)s[-1].range[i].first + s[-1].range[i].count;
+        if (s->range[i].first != first || end > n || (c->item + 1 == p->count[PLAN_STAGES] && end != n))
+            return fail_item(c, "has %u %s from %u on, where %llu begins of %llu", s->range[i].count,
+                             plan_section_name(id), s->range[i].first, (unsigned long long)first,
+                             (unsigned long long)n);
+    }
+    if (s->scratch_bytes > MAX_BYTES)
+        return fail_item(c, "wants %llu bytes of scratch", (unsigned long long)s->scratch_bytes);
+    return (isfinite(s->flops) && s->flops >= 0) || fail_item(c, "has bad flops");
+}
+
+static bool check_group(Check *c, const PlanGroup *g)
+{
+    const uint32_t *mesh = c->p->info->mesh;
+    uint64_t all = mesh[MESH_AT_PP] == 64 ? UINT64_MAX : ((uint64_t)1 << mesh[MESH_AT_PP]) - 1;
+    if (!g->mesh || g->mesh & ~(uint32_t)MESH_ALL) return fail_item(c, "has mesh factors %#x", g->mesh);
+    uint32_t size = mesh_size(mesh, g->mesh & ~(uint32_t)MESH_PP);
+    if (g->mesh & MESH_PP) size *= (uint32_t)__builtin_popcountll(g->stages);
+    if (g->mesh & MESH_PP ? !g->stages || g->stages & ~all : g->stages != 0)
+        return fail_item(c, "has stages %#llx of %#llx", (unsigned long long)g->stages,
+                         (unsigned long long)(g->mesh & MESH_PP ? all : 0));
+    return g->size == size || fail_item(c, "has size %u, its mesh says %u", g->size, size);
+}
+
+static bool check_scalar(Check *c, const PlanScalar *s)
+{
+    if (!name_ok(c, s->name) || !below(c, "slot", s->slot, MAX_SLOTS)) return false;
+    if (s->slot < SLOT_NAMED)
+        return fail_item(c, "'%s' has slot %u, which the host sets itself", plan_str(c->p, s->name), s->slot);
+    return isfinite(s->standard) || fail_item(c, "'%s' has no finite value", plan_str(c->p, s->name));
+}
+
+static bool check_train(Check *c, const PlanTrain *t)
+{
+    if (!line_ok(c, "key", t->key) || !str_ok(c, "value", t->value)) return false;
+    return t->key != 0 || fail_item(c, "has no key");
+}
+
+// ---- one stage
+
+static bool check_arena(Check *c, const PlanArena *a)
+{
+    const Plan *p = c->p;
+    uint64_t total;
+    if (!below(c, "class", a->class_, CLASS_COUNT) || !below(c, "chunk", a->chunk, p->info->chunks) || !zero(c, a->pad))
+        return false;
+    const char *name = plan_class_name(a->class_);
+    if (c->item < 2 ? a->class_ != c->item || a->chunk : a->class_ < CLASS_FB)
+        return fail_item(c, "is of class %s, chunk %u; the first two are persist and work, the others are not", name,
+                         a->chunk);
+    for (uint64_t i = 2; i < c->item; i++) // few: none of them is there twice
+        if (p->arenas[i].class_ == a->class_ && p->arenas[i].chunk == a->chunk)
+            return fail_item(c, "of class %s, chunk %u is there twice", name, a->chunk);
+    if (c->item < 2 && a->slots != 1) return fail_item(c, "gives arena %s %u slots, not 1", name, a->slots);
+    if (a->slots == 0 || a->slots > MAX_SLOTS)
+        return fail_item(c, "gives arena %s %u slots, not 1 to %u", name, a->slots, MAX_SLOTS);
+    if (!mul_ok(a->bytes, a->slots, &total) || total > MAX_BYTES)
+        return fail_item(c, "gives arena %s %llu bytes, more than any machine has", name, (unsigned long long)a->bytes);
+    return true;
 }
 
 // Elements of a shape; false if it has a zero extent, too many dimensions or elements, or dims left over.
@@ -134,22 +136,22 @@ static bool shape_elements(Check *c, uint32_t ndim, const uint64_t *dims, uint64
 
 static bool check_buffer(Check *c, const PlanBuffer *b)
 {
-    const PlanInfo *o = c->p->info;
     uint64_t elements, end, ninstrs = c->p->count[PLAN_INSTRS];
     if (!name_ok(c, b->name) || !below(c, "dtype", b->dtype, DTYPE_COUNT) ||
-        !below(c, "arena", b->arena, ARENA_COUNT) || !shape_elements(c, b->ndim, b->dims, &elements))
+        !below(c, "arena", b->arena, c->p->count[PLAN_ARENAS]) || !shape_elements(c, b->ndim, b->dims, &elements))
         return false;
     uint64_t item = (uint64_t)dtype_bytes((DType)b->dtype);
-    if (elements * item != b->bytes)
+    if (elements * item > b->bytes || b->bytes % item)
         return fail_item(c, "'%s' has %llu elements of %s in %llu bytes", plan_str(c->p, b->name),
                          (unsigned long long)elements, dtype_name((DType)b->dtype), (unsigned long long)b->bytes);
     if (b->offset % item)
         return fail_item(c, "lies at offset %llu, which its dtype forbids", (unsigned long long)b->offset);
-    if (!add_ok(b->offset, b->bytes, &end) || end > o->arena_bytes[b->arena])
+    if (!add_ok(b->offset, b->bytes, &end) || end > c->p->arenas[b->arena].bytes)
         return fail_item(c, "'%s' (offset %llu, %llu bytes) leaves its arena of %llu bytes", plan_str(c->p, b->name),
                          (unsigned long long)b->offset, (unsigned long long)b->bytes,
-                         (unsigned long long)o->arena_bytes[b->arena]);
-    if (b->arena == ARENA_PERSIST ? b->first != 0 || b->last != UINT32_MAX : b->first > b->last || b->last >= ninstrs)
+                         (unsigned long long)c->p->arenas[b->arena].bytes);
+    if (always_alive(class_of(c->p, b)) ? b->first != 0 || b->last != UINT32_MAX
+                                        : b->first > b->last || b->last >= ninstrs)
         return fail_item(c, "lives from instruction %u to %u of %llu", b->first, b->last, (unsigned long long)ninstrs);
     return true;
 }
@@ -187,32 +189,66 @@ static bool check_output(Check *c, const PlanOutput *out)
     return true;
 }
 
-static bool check_scalar(Check *c, const PlanScalar *s)
+// Nothing is split twice, the extents are those of the file's tensor, and the rank's part lies in the buffer.
+static bool check_axes(Check *c, const PlanParam *q, uint64_t elements, uint64_t *local)
 {
-    if (!name_ok(c, s->name) || !below(c, "slot", s->slot, MAX_SLOTS)) return false;
-    return isfinite(s->standard) || fail_item(c, "'%s' has no finite value", plan_str(c->p, s->name));
+    const Plan *p = c->p;
+    uint64_t n = p->count[PLAN_PARAM_AXES], whole = 1, covered;
+    uint32_t used = 0;
+    *local = 1;
+    if (q->first_axis > n || q->naxes > n - q->first_axis || q->naxes > PLAN_MAX_DIMS)
+        return fail_item(c, "has axes %u and %u more of %llu", q->first_axis, q->naxes, (unsigned long long)n);
+    for (uint32_t i = 0; i < q->naxes; i++) {
+        const PlanParamAxis *a = &p->param_axes[q->first_axis + i];
+        if (a->mesh & ~(uint32_t)(MESH_ALL & ~MESH_PP) || a->mesh & used || a->pad)
+            return fail_item(c, "splits its axis %u over mesh factors %#x", i, a->mesh);
+        used |= a->mesh;
+        if (!a->extent || !a->local || !mul_ok(whole, a->extent, &whole) || !mul_ok(*local, a->local, local) ||
+            whole > MAX_BYTES || *local > MAX_BYTES || !mul_ok(a->local, mesh_size(p->info->mesh, a->mesh), &covered) ||
+            covered < a->extent)
+            return fail_item(c, "has %llu of %llu positions of axis %u on each of %u ranks",
+                             (unsigned long long)a->local, (unsigned long long)a->extent, i,
+                             mesh_size(p->info->mesh, a->mesh));
+    }
+    if (whole == elements) return true;
+    return fail_item(c, "'%s' has axes of %llu elements and dimensions of %llu", plan_str(p, q->name),
+                     (unsigned long long)whole, (unsigned long long)elements);
+}
+
+static bool holds(Check *c, const PlanParam *q, const char *what, const PlanBuffer *b, uint64_t local)
+{
+    if (buffer_elements(b) >= local) return true;
+    return fail_item(c, "'%s' has %llu elements, its %s %llu bytes of %s", plan_str(c->p, q->name),
+                     (unsigned long long)local, what, (unsigned long long)b->bytes, dtype_name((DType)b->dtype));
+}
+
+static bool in_group(const Plan *p, uint32_t group)
+{
+    const PlanGroup *g = &p->groups[group];
+    return !(g->mesh & MESH_PP) || g->stages >> p->stage & 1;
 }
 
 static bool check_param(Check *c, const PlanParam *q)
 {
-    const PlanBuffer *b, *g = NULL;
-    uint64_t elements;
+    const PlanBuffer *b, *g;
+    uint64_t elements, local;
     if (!name_ok(c, q->name) || !str_ok(c, "aliases", q->aliases) || !(b = persistent(c, "buffer", q->buffer)) ||
-        !shape_elements(c, q->ndim, q->dims, &elements) || !below(c, "init", q->init, 2) ||
-        !below(c, "decay", q->decay, 2) || !below(c, "reduction key", q->key, 1))  // one rank: partial over nothing
+        !shape_elements(c, q->ndim, q->dims, &elements) || !check_axes(c, q, elements, &local) ||
+        !below(c, "init", q->init, 2) || !below(c, "decay", q->decay, 2) || !below(c, "owner", q->owner, 2) ||
+        !below(c, "reduction key", q->key, c->p->count[PLAN_GROUPS] + 1) || !zero(c, q->pad))
         return false;
     const char *name = plan_str(c->p, q->name);
-    if (!is_float(b->dtype) || elements * (uint64_t)dtype_bytes((DType)b->dtype) != b->bytes)
-        return fail_item(c, "'%s' has %llu elements, its buffer %llu bytes of %s", name, (unsigned long long)elements,
-                         (unsigned long long)b->bytes, dtype_name((DType)b->dtype));
+    if (q->key && !in_group(c->p, q->key - 1))
+        return fail_item(c, "'%s' is reduced over group %u, which leaves its stage out", name, q->key - 1);
+    if (!is_float(b->dtype)) return fail_item(c, "'%s' is of dtype %s", name, dtype_name((DType)b->dtype));
+    if (!holds(c, q, "buffer", b, local)) return false;
     if (!isfinite(q->init_value) || (q->init == INIT_NORMAL && q->init_value < 0))
         return fail_item(c, "'%s' has a bad initial value", name);
     if (q->grad == UINT32_MAX) return true;
     if (!(g = persistent(c, "grad", q->grad))) return false;
-    if ((g->dtype != F32 && g->dtype != F64) || elements * (uint64_t)dtype_bytes((DType)g->dtype) != g->bytes)
-        return fail_item(c, "'%s' has %llu elements, its gradient %llu bytes of %s", name, (unsigned long long)elements,
-                         (unsigned long long)g->bytes, dtype_name((DType)g->dtype));
-    return true;
+    if (g->dtype != F32 && g->dtype != F64)
+        return fail_item(c, "'%s' has a gradient of dtype %s", name, dtype_name((DType)g->dtype));
+    return holds(c, q, "gradient", g, local);
 }
 
 static bool check_state(Check *c, const PlanState *s)
@@ -222,251 +258,39 @@ static bool check_state(Check *c, const PlanState *s)
         !(b = persistent(c, "buffer", s->buffer)))
         return false;
     const PlanBuffer *q = &c->p->buffers[c->p->params[s->param].buffer];
-    uint64_t elements = q->bytes / (uint64_t)dtype_bytes((DType)q->dtype);
-    if (!is_float(b->dtype) || b->bytes != elements * (uint64_t)dtype_bytes((DType)b->dtype))
+    uint64_t elements = buffer_elements(q);
+    if (!is_float(b->dtype))
+        return fail_item(c, "'%s' is of dtype %s", plan_str(c->p, s->name), dtype_name((DType)b->dtype));
+    if (c->p->info->zero == 0 && buffer_elements(b) != elements)
         return fail_item(c, "'%s' has not the %llu elements of its parameter", plan_str(c->p, s->name),
                          (unsigned long long)elements);
     return true;
 }
 
-static bool check_source(Check *c, const PlanSource *s)
-{
-    if (!str_ok(c, "text", s->text)) return false;
-    return s->lang == c->p->info->target ||
-           fail_item(c, "has language %u, not the plan's %u", s->lang, c->p->info->target);
-}
-
-static bool is_identifier(const char *s)
-{
-    if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '_')) return false;
-    for (; *s; s++)
-        if (!((*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || (*s >= '0' && *s <= '9') || *s == '_'))
-            return false;
-    return true;
-}
-
-static bool check_kernel(Check *c, const PlanKernel *k)
-{
-    const PlanInfo *o = c->p->info;
-    if (!name_ok(c, k->name) || !line_ok(c, "label", k->label) ||
-        !below(c, "source", k->source, c->p->count[PLAN_SOURCES]) || !below(c, "nargs", k->nargs, MAX_ARGS + 1))
-        return false;
-    if (!is_identifier(plan_str(c->p, k->name))) return fail_item(c, "has a name that is no C identifier");
-    if (k->rows > (uint64_t)INT64_MAX / 4 || k->grain == 0 || k->grain > (uint64_t)INT64_MAX / 4)
-        return fail_item(c, "has %llu rows at grain %llu", (unsigned long long)k->rows, (unsigned long long)k->grain);
-    if (k->scratch > o->scratch_bytes)
-        return fail_item(c, "wants %llu bytes of scratch, the plan has %llu", (unsigned long long)k->scratch,
-                         (unsigned long long)o->scratch_bytes);
-    if (o->target == TARGET_CPU) return true;
-    uint64_t threads = (uint64_t)k->block[0] * k->block[1];
-    if (!k->grid[0] || !k->grid[1] || !k->grid[2] || !threads || threads > 1024 || !k->block[2] ||
-        threads * k->block[2] > 1024)
-        return fail_item(c, "has grid %u x %u x %u, block %u x %u x %u", k->grid[0], k->grid[1], k->grid[2],
-                         k->block[0], k->block[1], k->block[2]);
-    return true;
-}
-
-// Elements from the first to behind the last that an operand of rows x cols touches; false on overflow.
-static bool operand_extent(uint64_t rows, uint64_t cols, uint64_t ld, const PlanGemm *g, const int64_t *stride,
-                           uint64_t *extent)
-{
-    uint64_t part;
-    if (!mul_ok(rows - 1, ld, extent) || !add_ok(*extent, cols, extent)) return false;
-    for (uint32_t i = 0; i < g->nbatch; i++)
-        if (!mul_ok(g->batch[i] - 1, (uint64_t)stride[i], &part) || !add_ok(*extent, part, extent)) return false;
-    return *extent <= MAX_BYTES;
-}
-
-// Every element of c is written once: sorted by stride, each dimension steps over all smaller ones.
-static bool result_is_disjoint(const PlanGemm *g)
-{
-    uint64_t stride[PLAN_MAX_BATCH + 2], extent[PLAN_MAX_BATCH + 2], covered = 1;
-    uint32_t n = 0;
-    stride[n] = 1, extent[n++] = g->n;
-    stride[n] = g->ldc, extent[n++] = g->m;
-    for (uint32_t i = 0; i < g->nbatch; i++) stride[n] = (uint64_t)g->stride_c[i], extent[n++] = g->batch[i];
-    for (uint32_t done = 0; done < n; done++) {
-        uint32_t least = done;
-        for (uint32_t i = done; i < n; i++)
-            if (extent[i] == 1 || (extent[least] != 1 && stride[i] < stride[least])) least = i;
-        uint64_t s = stride[least], e = extent[least];
-        stride[least] = stride[done], extent[least] = extent[done];
-        if (e == 1) continue;
-        if (s < covered) return false;
-        covered += (e - 1) * s; // bounded: the whole extent of c was
-    }
-    return true;
-}
-
-static bool check_gemm_batch(Check *c, const PlanGemm *g)
-{
-    if (g->nbatch > PLAN_MAX_BATCH) return fail_item(c, "has %u batch dimensions", g->nbatch);
-    uint64_t total = 1;
-    for (uint32_t i = 0; i < PLAN_MAX_BATCH; i++) {
-        bool used = i < g->nbatch;
-        if (used ? g->batch[i] == 0 || g->stride_a[i] < 0 || g->stride_b[i] < 0 || g->stride_c[i] < 0
-                 : g->batch[i] || g->stride_a[i] || g->stride_b[i] || g->stride_c[i])
-            return fail_item(c, "has batch dimension %u of %llu with strides %lld, %lld, %lld", i,
-                             (unsigned long long)g->batch[i], (long long)g->stride_a[i], (long long)g->stride_b[i],
-                             (long long)g->stride_c[i]);
-        if (used && (!mul_ok(total, g->batch[i], &total) || total > INT32_MAX))
-            return fail_item(c, "has too large a batch");
-    }
-    return true;
-}
-
-static bool check_gemm(Check *c, const PlanGemm *g)
-{
-    uint64_t extent;
-    uint64_t cols_a = g->trans_a ? g->m : g->k, cols_b = g->trans_b ? g->k : g->n;
-    if (!below(c, "trans_a", g->trans_a, 2) || !below(c, "trans_b", g->trans_b, 2) || !below(c, "beta", g->beta, 3) ||
-        !zero(c, g->pad) || !check_gemm_batch(c, g))
-        return false;
-    if (!is_float(g->dtype)) return fail_item(c, "has dtype %u", g->dtype);
-    const uint64_t sizes[] = {g->m, g->n, g->k, g->lda, g->ldb, g->ldc};
-    for (size_t i = 0; i < countof(sizes); i++)
-        if (sizes[i] == 0 || sizes[i] > INT32_MAX)
-            return fail_item(c, "has %s %llu", &"m\0\0\0n\0\0\0k\0\0\0lda\0ldb\0ldc"[4 * i],
-                             (unsigned long long)sizes[i]);
-    if (g->lda < cols_a || g->ldb < cols_b || g->ldc < g->n)
-        return fail_item(c, "has leading dimensions %llu, %llu, %llu below its rows of %llu, %llu, %llu",
-                         (unsigned long long)g->lda, (unsigned long long)g->ldb, (unsigned long long)g->ldc,
-                         (unsigned long long)cols_a, (unsigned long long)cols_b, (unsigned long long)g->n);
-    if (!operand_extent(g->m, g->n, g->ldc, g, g->stride_c, &extent)) return fail_item(c, "is larger than any machine");
-    return result_is_disjoint(g) || fail_item(c, "writes an element of its result twice");
-}
-
-static bool check_arg(Check *c, const PlanArg *a)
-{
-    if (!below(c, "buffer", a->buffer, c->p->count[PLAN_BUFFERS]) || !below(c, "written", a->written, 3)) return false;
-    const PlanBuffer *b = &c->p->buffers[a->buffer];
-    if (a->offset >= b->bytes || a->offset % (uint64_t)dtype_bytes((DType)b->dtype))
-        return fail_item(c, "has offset %llu in '%s' of %llu bytes", (unsigned long long)a->offset,
-                         plan_str(c->p, b->name), (unsigned long long)b->bytes);
-    return true;
-}
-
-static bool check_operand(Check *c, const PlanGemm *g, int which, const PlanArg *a)
-{
-    const PlanBuffer *b = &c->p->buffers[a->buffer];
-    uint64_t extent, item = (uint64_t)dtype_bytes((DType)b->dtype);
-    uint64_t rows[] = {g->trans_a ? g->k : g->m, g->trans_b ? g->n : g->k, g->m};
-    uint64_t cols[] = {g->trans_a ? g->m : g->k, g->trans_b ? g->k : g->n, g->n};
-    uint64_t ld[] = {g->lda, g->ldb, g->ldc};
-    const int64_t *stride[] = {g->stride_a, g->stride_b, g->stride_c};
-    if (!is_float(b->dtype) || (g->dtype == F64) != (b->dtype == F64))
-        return fail_item(c, "has operand %c of dtype %s in a gemm of %s", "abc"[which], dtype_name((DType)b->dtype),
-                         dtype_name((DType)g->dtype));
-    if ((a->written != 0) != (which == 2)) return fail_item(c, "is a gemm that writes operand %c", "abc"[which]);
-    if (!operand_extent(rows[which], cols[which], ld[which], g, stride[which], &extent) ||
-        extent > (b->bytes - a->offset) / item)
-        return fail_item(c, "has operand %c of %llu x %llu beyond the %llu bytes of '%s'", "abc"[which],
-                         (unsigned long long)rows[which], (unsigned long long)cols[which],
-                         (unsigned long long)b -> bytes, plan_str(c->p, b->name));
-    return true;
-}
-
-static bool check_alive(Check *c, const PlanInstr *in)
-{
-    for (uint32_t i = 0; i < in->nargs; i++) {
-        const PlanBuffer *b = &c->p->buffers[c->p->args[in->first_arg + i].buffer];
-        if (c->item < b->first || c->item > b->last)
-            return fail_item(c, "uses '%s', which lives from instruction %u to %u", plan_str(c->p, b->name), b->first,
-                             b->last);
-    }
-    return true;
-}
-
-// A row writes at least one element that no other row writes, so a kernel has no more rows than that.
-static bool check_rows(Check *c, const PlanInstr *in)
-{
-    const Plan *p = c->p;
-    uint64_t rows = p->kernels[in->index].rows, most = 0;
-    for (uint32_t i = 0; i < in->nargs; i++) {
-        const PlanArg *a = &p->args[in->first_arg + i];
-        const PlanBuffer *b = &p->buffers[a->buffer];
-        if (a->written) most = max_of(most, (b->bytes - a->offset) / (uint64_t)dtype_bytes((DType)b->dtype));
-    }
-    if (rows <= most) return true;
-    return fail_item(c, "runs %llu rows of kernel '%s', which writes %llu elements", (unsigned long long)rows,
-                     plan_str(p, p->kernels[in->index].name), (unsigned long long)most);
-}
-
-static bool check_instr(Check *c, const PlanInstr *in)
-{
-    const Plan *p = c->p;
-    uint64_t nargs = p->count[PLAN_ARGS];
-    if (!below(c, "kind", in->kind, 2) || !line_ok(c, "label", in->label)) return false;
-    if (!below(c, "index", in->index, p->count[in->kind == INSTR_GEMM ? PLAN_GEMMS : PLAN_KERNELS])) return false;
-    uint32_t want = in->kind == INSTR_GEMM ? 3 : p->kernels[in->index].nargs;
-    if (in->nargs != want) return fail_item(c, "has %u arguments, not %u", in->nargs, want);
-    if (in->first_arg > nargs || in->nargs > nargs - in->first_arg)
-        return fail_item(c, "has arguments %u and %u more of %llu", in->first_arg, in->nargs,
-                         (unsigned long long)nargs);
-    if (in->kind == INSTR_KERNEL && !check_rows(c, in)) return false;
-    if (in->kind == INSTR_GEMM)
-        for (int i = 0; i < 3; i++)
-            if (!check_operand(c, &p->gemms[in->index], i, &p->args[in->first_arg + (uint32_t)i])) return false;
-    return check_alive(c, in);
-}
-
-static bool check_segment(Check *c, const PlanSegment *s)
-{
-    const Plan *p = c->p;
-    uint64_t expected = 0;
-    if (!name_ok(c, s->name) || !below(c, "id", s->id, SEG_COUNT)) return false;
-    if (c->item) expected = (uint64_t)s[-1].first_instr + s[-1].count;
-    if (s->first_instr != expected || s->count > p->count[PLAN_INSTRS] - expected)
-        return fail_item(c, "has instructions %u and %u more, where %llu begins of %llu", s->first_instr, s->count,
-                         (unsigned long long)expected, (unsigned long long)p->count[PLAN_INSTRS]);
-    if (c->item + 1 == p->count[PLAN_SEGMENTS] && expected + s->count != p->count[PLAN_INSTRS])
-        return fail_item(c, "is the last and leaves %llu instructions over",
-                         (unsigned long long)(p->count[PLAN_INSTRS] - expected - s->count));
-    if (s->id == SEG_F || s->id == SEG_B) return true;
-    for (uint64_t i = 0; i < c->item; i++)
-        if (p->segments[i].id == s->id)
-            return fail_item(c, "is a second segment '%s'", plan_segment_name((SegmentId)s->id));
-    return true;
-}
-
-static bool check_step(Check *c, const PlanStep *s)
-{
-    const Plan *p = c->p;
-    if (!below(c, "segment", s->segment, p->count[PLAN_SEGMENTS]) ||
-        !below(c, "micro_batch", s->micro_batch, p->info->accum) ||
-        !below(c, "slot", s->slot, max_of(p->info->arena_slots[ARENA_SAVED], 1u)) || !zero(c, s->pad))
-        return false;
-    uint32_t id = p->segments[s->segment].id;
-    return id == SEG_F || id == SEG_B || fail_item(c, "runs segment '%s'", plan_segment_name((SegmentId)id));
-}
-
-static bool check_train(Check *c, const PlanTrain *t)
-{
-    if (!line_ok(c, "key", t->key) || !str_ok(c, "value", t->value)) return false;
-    return t->key != 0 || fail_item(c, "has no key");
-}
-
-#define CHECK_ALL(c, id, array, check)                                                                                 \
-    ((c)->section = plan_section_name(id), (c)->item = 0, true);                                                       \
-    for (; ok && (c)->item < (c)->p->count[id]; (c)->item++) ok = check(c, &(c)->p->array[(c)->item])
-
 bool plan_check_records(Check *c)
 {
+    const Plan *p = c->p;
+    uint64_t n = p->count[PLAN_STRINGS];
+    if (n == 0 || p->strings[0] != 0) return fail(c, "the strings do not begin with the empty one");
+    if (p->strings[n - 1] != 0) return fail(c, "the last string has no end");
     c->section = "info";
-    bool ok = check_strings(c) && check_info(c);
+    bool ok = check_info(c);
+    ok = ok && CHECK_ALL(c, PLAN_STAGES, stages, check_stage_record);
+    ok = ok && CHECK_ALL(c, PLAN_GROUPS, groups, check_group);
+    ok = ok && CHECK_ALL(c, PLAN_SCALARS, scalars, check_scalar);
+    ok = ok && CHECK_ALL(c, PLAN_TRAIN, train, check_train);
+    return ok && plan_check_shared_code(c);
+}
+
+bool plan_check_stage(Check *c)
+{
+    const Plan *p = c->p;
+    if (p->count[PLAN_ARENAS] < 2) return fail(c, "there is no persistent arena or no work arena");
+    bool ok = CHECK_ALL(c, PLAN_ARENAS, arenas, check_arena);
     ok = ok && CHECK_ALL(c, PLAN_BUFFERS, buffers, check_buffer);
     ok = ok && CHECK_ALL(c, PLAN_INPUTS, inputs, check_input);
     ok = ok && CHECK_ALL(c, PLAN_OUTPUTS, outputs, check_output);
-    ok = ok && CHECK_ALL(c, PLAN_SCALARS, scalars, check_scalar);
     ok = ok && CHECK_ALL(c, PLAN_PARAMS, params, check_param);
     ok = ok && CHECK_ALL(c, PLAN_STATES, states, check_state);
-    ok = ok && CHECK_ALL(c, PLAN_SOURCES, sources, check_source);
-    ok = ok && CHECK_ALL(c, PLAN_KERNELS, kernels, check_kernel);
-    ok = ok && CHECK_ALL(c, PLAN_GEMMS, gemms, check_gemm);
-    ok = ok && CHECK_ALL(c, PLAN_ARGS, args, check_arg);
-    ok = ok && CHECK_ALL(c, PLAN_INSTRS, instrs, check_instr);
-    ok = ok && CHECK_ALL(c, PLAN_SEGMENTS, segments, check_segment);
-    ok = ok && CHECK_ALL(c, PLAN_SCHEDULE, schedule, check_step);
-    ok = ok && CHECK_ALL(c, PLAN_TRAIN, train, check_train);
-    return ok;
+    return ok && plan_check_code(c);
 }

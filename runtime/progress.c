@@ -26,7 +26,8 @@ static double peak_megabytes(void)
 
 Progress progress_start(int64_t steps, int64_t tokens_per_step)
 {
-    return (Progress){steps, tokens_per_step, isatty(STDOUT_FILENO) == 1, seconds_now()};
+    bool live = isatty(STDOUT_FILENO) == 1 && !coll_mpi_launched(); // launchers show terminals where there are none
+    return (Progress){steps, tokens_per_step, live, seconds_now()};
 }
 
 static void print_line(const Progress *p, const StepNumbers *s)

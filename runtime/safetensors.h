@@ -59,3 +59,17 @@ void safetensors_append(SafeWriter *w, const void *data, uint64_t bytes);
 void safetensors_commit(SafeWriter *w);
 // fatal() unless a file can be made there: call it before hours of work
 void safetensors_probe(const char *path);
+
+// The same by many ranks, threads or processes: all announce; one begins the file, takes its room on the disk and tells
+// the others its id; they join; each puts what it has, anywhere, and flushes; when all have, the one that began
+// publishes. On a fault false, and safetensors_fault has one sentence. drop frees the writer, and removes a file that
+// it began and did not publish.
+SafeWriter *safetensors_announce(const char *path, const SafeEntry *entries, size_t n);
+bool safetensors_begin(SafeWriter *w, int64_t *id);  // id > 0
+bool safetensors_join(SafeWriter *w, int64_t id);
+// at: byte of the tensor
+bool safetensors_put(SafeWriter *w, size_t tensor, uint64_t at, const void *data, uint64_t bytes);
+bool safetensors_flush(SafeWriter *w);
+bool safetensors_publish(SafeWriter *w);
+const char *safetensors_fault(const SafeWriter *w);
+void safetensors_drop(SafeWriter *w);

@@ -3,25 +3,28 @@
 // A step's time runs from before its data is read to after its outputs are; compiling, memory and the
 // library's first call lie before step 1. SIGINT and SIGTERM let the current step finish, the next one ends
 // the process at once. A loss that is not finite ends the run, after its line is logged.
+//
+// All ranks of a plan run this together. Outputs are the same on all of them, so rank 0 alone looks at them. Whether
+// to stop is agreed at the end of every step: a signal may reach one process, or be seen by one thread first.
 #include "train.h"
 #include "checkpoint.h"
 #include "log.h"
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t stop_signal;
+static atomic_int stop_signal;
 
 static void on_signal(int number)
 {
-    if (stop_signal) {
+    if (atomic_exchange(&stop_signal, number)) {
         remove_unfinished();
         _exit(128 + number);
     }
-    stop_signal = number;
 }
 
-static void catch_signals(void)
+static void catch_signals(void) // of the process: ranks may all do so
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
@@ -42,7 +45,8 @@ static void load_micro_batch(void *ctx, int64_t step, uint32_t micro_batch)
     const Feed *f = ctx;
     const Plan *p = f->training->plan;
     const PlanInfo *o = p->info;
-    uint64_t first = (((uint64_t)step - 1) * o->accum + micro_batch) * o->micro_batch;
+    uint64_t dp = o->mesh[MESH_AT_DP], place = mesh_coord(o->mesh, f->training->coll->rank, MESH_AT_DP);
+    uint64_t first = ((((uint64_t)step - 1) * dp + place) * o->accum + micro_batch) * o->micro_batch;
     data_batch(f->training->data, first, o->micro_batch, f->training->options->ignore, f->ignore_as, f->tokens,
                f->targets);
     for (uint64_t i = 0; i < p->count[PLAN_INPUTS]; i++) {
@@ -98,7 +102,7 @@ static void dump_gradients(const Training *t)
 {
     double valid;
     if (!exec_output(t->exec, "valid", &valid)) fatal("--dump-grads: the plan has no output 'valid'");
-    gradients_save(t->plan, t->options->dump_grads, 1 / max_of(valid, 1.0), exec_buffer, t->exec);
+    gradients_save(t->plan, t->coll, t->options->dump_grads, 1 / max_of(valid, 1.0), exec_buffer, t->exec);
 }
 
 static void refuse_loss(const Training *t, const StepNumbers *s)
@@ -129,26 +133,41 @@ static StepNumbers run_step(const Training *t, Feed *feed, int64_t step)
     return s;
 }
 
+// What rank 0 does with a step's numbers. A loss that is refused ends all ranks.
+static void show_step(const Training *t, const Progress *progress, const StepNumbers *s, Extras *extras)
+{
+    if (t->log) log_numbers(t, s, progress->tokens_per_step, extras);
+    refuse_loss(t, s);
+    progress_step(progress, s);
+}
+
+static int agreed_signal(const Training *t)
+{
+    int64_t signal_number = atomic_load(&stop_signal);
+    if (!t->coll->max(t->coll, &signal_number)) end_quietly();
+    return (int)signal_number;
+}
+
 int train(const Training *t)
 {
     const PlanInfo *o = t->plan->info;
-    int64_t tokens_per_step = (int64_t)((uint64_t)o->seq * o->micro_batch * o->accum), step = 1;
+    int64_t tokens_per_step = (int64_t)((uint64_t)o->seq * o->micro_batch * o->accum * o->mesh[MESH_AT_DP]), step = 1;
+    bool shows = t->coll->rank == 0;
+    catch_signals();
+    int signal_number = agreed_signal(t);
     Feed feed = feed_open(t);
     Extras extras = extras_of(t->plan);
-    catch_signals();
     Progress progress = progress_start(t->options->steps, tokens_per_step);
-    for (; step <= t->options->steps && !stop_signal; step++) {
+    for (; step <= t->options->steps && !signal_number; step++) {
         StepNumbers s = run_step(t, &feed, step);
-        if (!t->data) continue;
-        if (t->log) log_numbers(t, &s, tokens_per_step, &extras);
-        refuse_loss(t, &s);
-        progress_step(&progress, &s);
+        if (shows) show_step(t, &progress, &s, &extras);
         if (step == 1 && t->options->dump_grads) dump_gradients(t);
+        signal_number = agreed_signal(t);
     }
-    if (t->data) progress_end(&progress, step - 1, stop_signal != 0);
+    if (shows) progress_end(&progress, step - 1, signal_number != 0);
     free(feed.tokens);
     free(feed.targets);
     vec_free(extras.names);
     vec_free(extras.values);
-    return stop_signal;
+    return signal_number;
 }

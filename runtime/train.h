@@ -5,14 +5,16 @@
 #include "options.h"
 
 typedef struct {
-    const Plan *plan;
+    const Plan *plan;  // of the rank's stage
     const Options *options;
     Exec *exec;
-    const Data *data;  // NULL: a device that computes nothing
-    FILE *log;         // NULL: none
+    Coll *coll;
+    const Data *data;  // NULL: the stage reads none
+    FILE *log;         // NULL: none; rank 0 only
 } Training;
 
-// Runs all steps. Returns 0, or the number of the signal that ended the run after a whole step.
+// Runs all steps, on all ranks together; rank 0 logs and shows them. Returns 0, or the number of the signal that ended the
+// run after a whole step, the same on all ranks.
 int train(const Training *t);
 
 // progress.c: one line a step, or on a terminal one line that is rewritten and a line now and then.

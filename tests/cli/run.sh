@@ -172,7 +172,9 @@ refuse 2 'at least 1' "$picorun" plan --threads 0
 refuse 2 'below 1' "$picorun" plan --beta1 1
 refuse 2 'is zero in f32' "$picorun" plan --eps 1e-40
 refuse 2 'is above --lr' "$picorun" plan --decay linear --min-lr 1 --lr 0.1
-refuse 2 'nothing that could be saved' "$picorun" plan --device null --save x
+for option in save dump-grads log trace; do
+  refuse 2 'nothing that could be saved' "$picorun" plan --device null --$option x
+done
 absent x
 
 # ---- picorun: files
@@ -192,7 +194,7 @@ head -c 8 text >eight
 refuse 1 'fewer than one window of 9' "$picorun" plan --data eight
 accept "$picorun" plan --data nine --steps 3
 run="$picorun plan --data text --steps 2"
-for option in save dump-grads log trace; do
+for option in save dump-grads log trace counts; do
   # shellcheck disable=SC2086
   {
     refuse 1 'No such file' $run --$option nofolder/x
@@ -284,6 +286,80 @@ start --data shrinks
 wait $run_pid
 holds test $? = 1
 holds grep -q 'made shorter' err
+holds test -z "$(find . -name '*.tmp-*')"
+
+# ---- ranks: threads of one process, processes of a launcher, or one for each stage on the null device
+"$build/tests/rank_plan" ranks 2 2 2 && "$build/tests/rank_plan" alone 1 1 4 || complain "rank_plan"
+steps() { sed 's/"grad_norm.*//' "$1"; }
+run="$picorun ranks --data text --steps 3 --lr 1e-2"
+# shellcheck disable=SC2086
+{
+  accept $run --log threads --save weights --dump-grads grads --trace trace --poison --check-nan
+  holds grep -q 'pp 2 x dp 2 = 4 ranks as threads' out
+  holds python3 -c 'import json; t = json.load(open("trace"))["traceEvents"]; assert {e["pid"] for e in t} == {0, 1, 2, 3}'
+  accept "$picorun" ranks --steps 0 --init weights --save again
+  holds cmp weights again
+  OMP_PROC_BIND=true OMP_PLACES=cores PICO_DELAY_US=500 accept $run --log delayed
+  holds test "$(steps threads)" = "$(steps delayed)"
+  PICO_DELAY_US=1s refuse 1 'not a number of microseconds' $run
+  refuse 1 'the loss is' $run --steps 500 --lr 1
+  refuse 1 'rank [0-9], step .*the first NaN is element' $run --steps 500 --lr 1e30 --check-nan
+  # what each stage counts is what the plan says: 2 of 4 ranks, 2 micro-batches
+  accept "$picorun" ranks --device null --counts counts
+  holds grep -q '^in all: 4 ranks' out
+  accept $run --counts again
+  holds cmp counts again
+  holds python3 -c '
+import json
+stages = json.load(open("counts"))["stages"]
+assert [s["ranks"] for s in stages] == [2, 2]
+assert [s["kernels"]["count"] for s in stages] == [7, 7]
+kinds = [sorted((c["group"], c["kind"], c["count"], c["bytes"]) for c in s["collectives"]) for s in stages]
+assert kinds[0] == [("dp", "all_reduce", 1, 8192), ("pp x dp", "all_reduce", 1, 16)], kinds
+assert kinds[1] == [("dp", "all_gather", 1, 256), ("dp", "reduce_scatter", 1, 256), ("pp x dp", "all_reduce", 1, 16)], kinds
+assert [[(t["send"], t["count"], t["bytes"]) for t in s["transfers"]] for s in stages] == [
+  [(True, 2, 512), (False, 2, 512)], [(False, 2, 512), (True, 2, 512)]]'
+}
+for signal in INT:130 TERM:143; do
+  rm -f steps
+  env --default-signal=INT "$picorun" ranks --data text --lr 0 --steps 1000000000 --log steps --save "$signal" >out 2>err &
+  run_pid=$!
+  tries=0
+  while [ ! -s steps ] && [ $tries -lt 300 ]; do sleep 0.1 && tries=$((tries + 1)); done
+  kill -s "${signal%:*}" $run_pid
+  wait $run_pid
+  holds test $? = "${signal#*:}"
+  holds grep -q 'stopped by a signal' out
+  holds test -s "$signal"
+done
+
+# ---- Open MPI, where it is installed: says more than one sentence when a run fails, so only ours is looked for
+fails() { # PATTERN COMMAND...
+  pattern=$1
+  shift
+  count=$((count + 1))
+  timeout 60 "$@" >out 2>err </dev/null && complain "$*: succeeds"
+  [ "$(grep -c '^picorun: ' err)" = 1 ] || complain "$*: not one sentence: $(cat err)"
+  grep -q "^picorun: .*$pattern" err || complain "$*: no '$pattern' in: $(cat err)"
+}
+if command -v mpirun >mpirun.path; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  mpi="mpirun --oversubscribe -n"
+  # shellcheck disable=SC2086
+  {
+    accept $mpi 4 $run --log processes --save mpi-weights --dump-grads mpi-grads
+    holds test "$(steps threads)" = "$(steps processes)"
+    holds cmp weights mpi-weights
+    holds cmp grads mpi-grads
+    accept $mpi 1 "$picorun" alone --data text --steps 2
+    fails 'plan has 4 ranks.* 3 processes' $mpi 3 $run
+    fails 'nofile cannot be opened' $mpi 4 $run --data nofile
+    mkdir -p 0 1 2 3 && cp text 0 && cp text 1 && cp text 3
+    # shellcheck disable=SC2016
+    fails 'text cannot be opened' $mpi 4 sh -c 'cd $OMPI_COMM_WORLD_RANK && exec "$0" ../ranks --data text --steps 1000000000' "$picorun"
+    fails 'the loss is' $mpi 4 $run --steps 500 --lr 1
+  }
+fi
 holds test -z "$(find . -name '*.tmp-*')"
 echo "cli: $count checks"
 exit $failed

@@ -6,21 +6,28 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
+static void run_stage(const Plan *p, uint32_t s)
+{
+    Plan stage = plan_stage(p, s);
+    if (exec_arena_bytes(&stage) > 1 << 30 || p->stages[s].scratch_bytes > 1 << 20) return;
+    if (stage.count[PLAN_SCHEDULE] * stage.count[PLAN_INSTRS] > 1 << 20) return;
+    Dev *d = dev_null_open(&stage);
+    Coll *c = coll_null(p, s * mesh_size(p->info->mesh, MESH_GROUP | MESH_KV | MESH_CP));
+    Exec *e = exec_open(&stage, d, c, &(ExecOptions){0});
+    exec_init(e);
+    exec_step(e, 1, NULL, NULL);
+    exec_close(e);
+    c->close(c);
+    d->close(d);
+}
+
 static void use(const Plan *p)
 {
     FILE *sink = fopen("/dev/null", "w");
     if (!sink) abort();
     plan_print(p, sink);
     fclose(sink);
-    uint64_t most = max_of(p->info->arena_bytes[ARENA_WORK], p->info->arena_bytes[ARENA_PERSIST]);
-    if (most > 1 << 30 || p->info->arena_bytes[ARENA_SAVED] * p->info->arena_slots[ARENA_SAVED] > 1 << 30) return;
-    if (p->count[PLAN_SCHEDULE] * p->count[PLAN_INSTRS] > 1 << 20) return;
-    Dev *d = dev_null_open(p);
-    Exec *e = exec_open(p, d, &(ExecOptions){0});
-    exec_init(e);
-    exec_step(e, 1, NULL, NULL);
-    exec_close(e);
-    d->close(d);
+    for (uint32_t s = 0; s < p->count[PLAN_STAGES] && plan_ranks(p) <= 1 << 12; s++) run_stage(p, s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the seeds of fuzz_safetensors and fuzz_tokens: tests/fuzz/seeds.py (no arguments, no dependencies).
 
-The files are kept in the repository; this script says what each of them is. Same bytes at every run.
+The files are kept in the repository; this script says what each of them is. Same bytes at every run. The seeds of
+fuzz_plan are written by `test_plan tests/fuzz/corpus/plan`: they are the plans of the unit tests.
 """
 import json
 import pathlib

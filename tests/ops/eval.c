@@ -3,8 +3,11 @@
 #include "eval.h"
 #include <math.h>
 
-typedef struct {
+typedef struct Eval {
     Graph *g;
+    struct Eval *all;  // eval_ranks: those of all ranks; this is all[rank]
+    uint32_t rank, ranks;
+    EvalRankLeaf rank_leaf;
     double **value;
     double **part[3];  // second and third results: part[1][v], part[2][v]
     int64_t *pos;      // by axis
@@ -277,8 +280,72 @@ static void eval_attention_grad(Eval *e, const Node *n, Val v, double *dq)
     } while (step(e, nrows, rows));
 }
 
+// ------------------------------------------------------------------------------------------------------ between ranks
+static bool is_peer(const Eval *e, uint32_t other, CommKey key)
+{
+    for (int f = 0; f < MESH_FACTORS; f++)
+        if (!(key.mesh >> f & 1) && mesh_coord(e->g->mesh.size, e->rank, f) != mesh_coord(e->g->mesh.size, other, f)) return false;
+    return true;
+}
+
+// Element i of [outer][whole][inner] for element `at` of the member's [outer][part][inner].
+static int64_t in_whole(int64_t at, int64_t part, int64_t whole, int64_t inner, int64_t member)
+{
+    int64_t outer = at / (part * inner), rest = at % (part * inner);
+    return (outer * whole + member * part) * inner + rest;
+}
+
+static void eval_reshard(Eval *e, const Node *n, double *out, int64_t count)
+{
+    const Reshard *r = n->u.reshard;
+    const Node *in = node_of(e->g, n->in[0]);
+    int64_t inner = 1, part = r->part ? extent_of(e->g, r->part) : 1, whole = r->axis ? extent_of(e->g, r->axis) : 1, seen = 0;
+    int at = r->axis ? axis_find(in, r->how == COLL_ALL_GATHER ? r->part : r->axis) : -1;
+    for (int i = at + 1; i < in->naxes && at >= 0; i++) inner *= extent_of(e->g, in->axes[i]);
+    int64_t mine = mesh_index(e->g->mesh.size, e->rank, r->key.mesh), incount = elements(e->g, n->in[0]);
+    for (uint32_t other = 0; other < e->ranks; other++) {
+        if (!is_peer(e, other, r->key)) continue;
+        const double *x = e->all[other].value[n->in[0]];
+        for (int64_t i = 0; i < (r->how == COLL_ALL_GATHER ? incount : count); i++) {
+            if (r->how == COLL_ALL_GATHER) {
+                out[in_whole(i, part, whole, inner, seen)] = x[i];
+                continue;
+            }
+            int64_t from = r->how == COLL_ALL_REDUCE ? i : in_whole(i, part, whole, inner, mine);
+            double y = from < incount ? x[from] : 0;  // parts of a flat storage may be longer than it
+            out[i] = !seen ? y : r->reduce == REDUCE_SUM ? out[i] + y : r->reduce == REDUCE_MAX ? fmax(out[i], y) : fmin(out[i], y);
+        }
+        seen++;
+    }
+}
+
+static void eval_slice(Eval *e, const Node *n, double *out, int64_t count)
+{
+    int64_t from = count * mesh_index(e->g->mesh.size, e->rank, n->u.reshard->key.mesh), all = elements(e->g, n->in[0]);
+    for (int64_t i = 0; i < count; i++) out[i] = from + i < all ? e->value[n->in[0]][from + i] : 0;
+}
+
 // -------------------------------------------------------------------------------------------------------- graph
+static void eval_leaf(Eval *e, Val v, double *out, int64_t count)
+{
+    if (e->all) e->rank_leaf(e->ctx, e->g, e->rank, v, out, count);
+    else e->leaf(e->ctx, e->g, v, out, count);
+}
+
+static void add_accumulates(Eval *e, const Node *n, double *out, int64_t count);
+
 static void eval_total(Eval *e, const Node *n, double *out, int64_t count)
+{
+    const Acc *acc = &e->g->accs[n->u.id];
+    if (!e->all || acc->param < 0) {
+        add_accumulates(e, n, out, count);
+        return;
+    }
+    for (uint32_t other = 0; other < e->ranks; other++)
+        if (is_peer(e, other, acc->key)) add_accumulates(&e->all[other], n, out, count);
+}
+
+static void add_accumulates(Eval *e, const Node *n, double *out, int64_t count)
 {
     for (Val v = 1; v < vec_len(e->g->nodes); v++) {
         const Node *a = node_of(e->g, v);
@@ -293,7 +360,7 @@ static void eval_node(Eval *e, Val v)
     int64_t count = elements(e->g, v);
     double *out = e->value[v] = xcalloc((size_t)count, sizeof *out);
     switch ((Kind)n->kind) {
-    case K_INPUT: case K_PARAM: case K_STATE: case K_SCALAR: case K_RANDOM: e->leaf(e->ctx, e->g, v, out, count); break;
+    case K_INPUT: case K_PARAM: case K_STATE: case K_SCALAR: case K_RANDOM: eval_leaf(e, v, out, count); break;
     case K_TOTAL: eval_total(e, n, out, count); break;
     case K_CONST: out[0] = n->u.num; break;
     case K_INDEX: for (int64_t i = 0; i < count; i++) out[i] = (double)i; break;
@@ -306,33 +373,73 @@ static void eval_node(Eval *e, Val v)
     case K_ATTENTION: eval_attention(e, n, v, out); break;
     case K_ATTENTION_GRAD: eval_attention_grad(e, n, v, out); break;
     case K_PART: memcpy(out, e->part[n->u.id][n->in[0]], (size_t)count * sizeof *out); break;
+    case K_RESHARD: eval_reshard(e, n, out, count); break;
     case K_ACCUMULATE: case K_UPDATE: memcpy(out, e->value[n->in[0]], (size_t)count * sizeof *out); break;
-    case K_NONE: case KIND_COUNT: bug("kind %d", n->kind);
+    case K_SLICE: eval_slice(e, n, out, count); break;
+    case K_NONE: case K_RECV: case KIND_COUNT: bug("kind %d", n->kind);
     }
     if (e->round)
         for (int64_t i = 0; i < count; i++) out[i] = rounded((DType)n->dtype, out[i]);
 }
 
-double **eval_graph(Graph *g, bool round, EvalLeaf leaf, void *ctx)
+static Eval eval_new(Graph *g)
 {
     size_t n = vec_len(g->nodes);
-    Eval e = {.g = g, .round = round, .leaf = leaf, .ctx = ctx};
+    Eval e = {.g = g};
     e.value = xcalloc(n, sizeof *e.value);
     for (int i = 1; i < 3; i++) e.part[i] = xcalloc(n, sizeof *e.part[i]);
     e.pos = xcalloc(vec_len(g->axes), sizeof *e.pos);
-    uint8_t *late = xcalloc(n, 1);  // waits for a TOTAL, which waits for the ACCUMULATEs
-    for (Val v = 1; v < n; v++) {
+    return e;
+}
+
+static void eval_done(Eval *e)
+{
+    for (int i = 1; i < 3; i++) {
+        for (size_t v = 0; v < vec_len(e->g->nodes); v++) free(e->part[i][v]);
+        free(e->part[i]);
+    }
+    free(e->pos);
+}
+
+// What waits for a TOTAL, which waits for the ACCUMULATEs.
+static uint8_t *late_nodes(Graph *g)
+{
+    uint8_t *late = xcalloc(vec_len(g->nodes), 1);
+    for (Val v = 1; v < vec_len(g->nodes); v++) {
         late[v] = node_of(g, v)->kind == K_TOTAL;
         for (int i = 0; i < node_of(g, v)->nin; i++) late[v] |= late[node_of(g, v)->in[i]];
-        if (!late[v]) eval_node(&e, v);
     }
-    for (Val v = 1; v < n; v++)
-        if (late[v]) eval_node(&e, v);
-    for (int i = 1; i < 3; i++) {
-        for (size_t v = 0; v < n; v++) free(e.part[i][v]);
-        free(e.part[i]);
+    return late;
+}
+
+double ***eval_ranks(Graph *g, uint32_t ranks, EvalRankLeaf leaf, void *ctx)
+{
+    Eval *all = xcalloc(ranks, sizeof *all);
+    double ***values = xcalloc(ranks, sizeof *values);
+    uint8_t *late = late_nodes(g);
+    for (uint32_t r = 0; r < ranks; r++) {
+        all[r] = eval_new(g);
+        all[r].all = all, all[r].rank = r, all[r].ranks = ranks, all[r].rank_leaf = leaf, all[r].ctx = ctx;
+        values[r] = all[r].value;
     }
-    free(e.pos);
+    for (int then = 0; then < 2; then++)
+        for (Val v = 1; v < vec_len(g->nodes); v++)
+            for (uint32_t r = 0; r < ranks && late[v] == then; r++) eval_node(&all[r], v);
+    for (uint32_t r = 0; r < ranks; r++) eval_done(&all[r]);
+    free(all), free(late);
+    return values;
+}
+
+double **eval_graph(Graph *g, bool round, EvalLeaf leaf, void *ctx)
+{
+    size_t n = vec_len(g->nodes);
+    Eval e = eval_new(g);
+    e.round = round, e.leaf = leaf, e.ctx = ctx;
+    uint8_t *late = late_nodes(g);
+    for (int then = 0; then < 2; then++)
+        for (Val v = 1; v < n; v++)
+            if (late[v] == then) eval_node(&e, v);
+    eval_done(&e);
     free(late);
     return e.value;
 }

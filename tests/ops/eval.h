@@ -9,3 +9,8 @@ typedef void (*EvalLeaf)(void *ctx, const Graph *g, Val v, double *out, int64_t 
 // A TOTAL is the sum of its ACCUMULATEs, of this one micro-batch. index(batch) starts at 0.
 double **eval_graph(Graph *g, bool round, EvalLeaf leaf, void *ctx);
 void eval_free(const Graph *g, double **values);
+
+// All ranks of a mesh of tp (group, kv) side by side: values[rank][v]. The leaves of each rank are told by its coordinates.
+// A TOTAL of a parameter is summed over its key's ranks (what pass bucket makes explicit).
+typedef void (*EvalRankLeaf)(void *ctx, const Graph *g, uint32_t rank, Val v, double *out, int64_t n);
+double ***eval_ranks(Graph *g, uint32_t ranks, EvalRankLeaf leaf, void *ctx);

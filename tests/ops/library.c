@@ -4,6 +4,7 @@
 #include <math.h>
 
 Options options;
+int64_t library_seq = LIBRARY_SEQ;
 
 double library_noise(const char *name, int64_t i)
 {
@@ -30,9 +31,10 @@ static double *initial(const Param *p, int64_t n)
 Library library_open(const char *path, DType dtype)
 {
     const char *sizes = library_mark(path, "sizes");
-    long long seq = LIBRARY_SEQ, batch = LIBRARY_BATCH;
+    long long seq = library_seq, batch = LIBRARY_BATCH;
     if (sizes && sscanf(sizes, "%lld %lld", &seq, &batch) != 2) fatal("%s: sizes: %s", path, sizes);
-    options = (Options){.model_path = path, .seq = seq, .micro_batch = batch, .accum = 1, .dtype = dtype};
+    options = (Options){.model_path = path, .seq = seq, .micro_batch = batch, .accum = 1, .dtype = dtype,
+                        .tp = 1, .pp = 1, .dp = 1, .virtual_chunks = 1, .drop = DROP_NONE, .sp = -1};
     Library l = {.g = graph_new(), .step = 1};
     l.g->dtype = dtype;
     l.g->seq = options.seq, l.g->micro_batch = options.micro_batch, l.g->accum = 1;

@@ -17,6 +17,7 @@ typedef struct {
 
 // Runs front() on the file (once in a process) and fills the parameters.
 Library library_open(const char *path, DType dtype);
+extern int64_t library_seq;  // instead of LIBRARY_SEQ, where the file has no mark
 void library_random_states(Library *l);  // in [0, 1), instead of zero
 void library_leaf(void *ctx, const Graph *g, Val v, double *out, int64_t n);  // EvalLeaf; ctx: Library
 int64_t library_vocab(const Graph *g);

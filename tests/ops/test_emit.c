@@ -426,7 +426,7 @@ static double tolerance(DType t)
 
 static void run_graph(Graph *g, const char *what)
 {
-    select_nodes(g), fuse(g), order(g), place(g), emit(g);
+    select_nodes(g), fuse(g), order(g), place(g, NULL), emit(g, NULL);
     Run r = {.g = g, .what = what, .tolerance = tolerance(g->dtype)};
     r.scalar[SLOT_FIRST] = 1, r.scalar[SLOT_SEED] = 5, r.scalar[SLOT_STEP] = 3;
     for (size_t i = 0; i < vec_len(g->scalars); i++) r.scalar[g->scalars[i].slot] = g->scalars[i].standard;
@@ -528,6 +528,22 @@ static void windows(Graph *g, Axis batch, double window, int64_t seq_extent, int
     keep(g, o), keep(g, lse), keep(g, dq), keep(g, make_part(g, dq, 1)), keep(g, make_part(g, dq, 2));
 }
 
+// A rank holds some rows of a table: positions before and behind them give 0, and add to nothing.
+static void part_of_table(Graph *g, Val rows, Axis batch, Axis a, Axis b)
+{
+    Axis where = graph_axis(g, "where", 12);
+    Val token = make_leaf(g, K_INPUT, 1, I32, 2, (Axis[]){batch, where});
+    vec_push(g->inputs, (Input){.name = "part", .limit = 200, .ignore = -1, .val = token});
+    Val local = make_map2(g, FN_SUB, token, make_const(g, I32, 50));
+    Val found = make_gather(g, rows, local, a);
+    keep(g, make_map1(g, FN_NEG, found));
+    keep(g, make_scatter_add(g, make_map1(g, FN_TANH, found), local, a, 2, (Axis[]){a, b}));
+    Val logits = make_gather(g, make_broadcast(g, rows, 3, (Axis[]){batch, a, b}), make_pick(g, local, where, 3), a);
+    keep(g, make_reduce(g, RED_SUM, logits, 1, &b));
+    keep(g, make_scatter_add(g, make_pick(g, make_map1(g, FN_EXP, found), where, 3), make_pick(g, local, where, 3), a, 3,
+                             (Axis[]){batch, a, b}));
+}
+
 static void by_hand(DType dtype, bool no_fuse)
 {
     Graph *g = graph_new();
@@ -536,7 +552,7 @@ static void by_hand(DType dtype, bool no_fuse)
     Axis batch = graph_axis(g, "batch", 2), a = graph_axis(g, "a", 75), b = graph_axis(g, "b", 90),
          big = graph_axis(g, "big", 9001);
     g->batch = batch;
-    g->cur_seg = SEG_F;
+    g->cur_seg = seg_code(SEG_F, 0);
     Val x = parameter(g, 3, (Axis[]){batch, a, b}), flat = parameter(g, 1, &big),
         rows = parameter(g, 2, (Axis[]){a, b});
     positions(g, x, a, b);
@@ -548,6 +564,7 @@ static void by_hand(DType dtype, bool no_fuse)
     Val found = make_gather(g, rows, token, a); // one of them lies outside
     keep(g, make_map1(g, FN_EXP, found));
     keep(g, make_scatter_add(g, found, token, a, 2, (Axis[]){a, b}));
+    part_of_table(g, rows, batch, a, b);
     windows(g, batch, 5, 37, 20);
     windows(g, batch, INFINITY, 18, 6);
     run_graph(g, "by hand");

@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+
 enum { MAX_LEAVES = 8 };
 typedef struct {
     Graph *g;

@@ -138,11 +138,11 @@ typedef struct {
     int64_t n;
     const double *w, *grad;  // as before the step; the gradient is scaled
     double norm;
-} Step;
+} OptimizerStep;
 
-static double scalar(const Step *s, const char *name) { return strtod(library_train(s->l->g, name), NULL); }
+static double scalar(const OptimizerStep *s, const char *name) { return strtod(library_train(s->l->g, name), NULL); }
 
-static int state_id(const Step *s, const char *name)
+static int state_id(const OptimizerStep *s, const char *name)
 {
     const Graph *g = s->l->g;
     for (size_t i = 0; i < vec_len(g->states); i++)
@@ -150,10 +150,10 @@ static int state_id(const Step *s, const char *name)
     bug("%s has no state %s", s->p->name, name);
 }
 
-static const double *state(const Step *s, const char *name) { return s->l->states[state_id(s, name)]; }
+static const double *state(const OptimizerStep *s, const char *name) { return s->l->states[state_id(s, name)]; }
 
 // want: the new value of the parameter, or of its state `name`
-static void check_update(const Step *s, const char *name, const double *want)
+static void check_update(const OptimizerStep *s, const char *name, const double *want)
 {
     const Graph *g = s->l->g;
     Val target = name ? g->states[state_id(s, name)].val : s->p->val;
@@ -166,7 +166,7 @@ static void check_update(const Step *s, const char *name, const double *want)
     check(found == 1, "%s of %s has %d updates", name ? name : "the value", s->p->name, found);
 }
 
-static void adamw(const Step *s)
+static void adamw(const OptimizerStep *s)
 {
     double b1 = scalar(s, "beta1"), b2 = scalar(s, "beta2"), clip = scalar(s, "clip");
     double decay = scalar(s, s->p->ndim >= 2 ? "weight_decay" : "weight_decay_1d");
@@ -184,7 +184,7 @@ static void adamw(const Step *s)
     check_update(s, NULL, w2), check_update(s, "exp_avg", m2), check_update(s, "exp_avg_sq", v2);
 }
 
-static void lion(const Step *s)
+static void lion(const OptimizerStep *s)
 {
     double b1 = scalar(s, "beta1"), b2 = scalar(s, "beta2"), w2[MAX_STATE], m2[MAX_STATE];
     const double *m = state(s, "exp_avg");
@@ -196,14 +196,14 @@ static void lion(const Step *s)
     check_update(s, NULL, w2), check_update(s, "exp_avg", m2);
 }
 
-static void descent(const Step *s)
+static void descent(const OptimizerStep *s)
 {
     double w2[MAX_STATE];
     for (int64_t i = 0; i < s->n; i++) w2[i] = s->w[i] - scalar(s, "lr") * s->grad[i];
     check_update(s, NULL, w2);
 }
 
-static void ema(const Step *s)
+static void ema(const OptimizerStep *s)
 {
     double average[MAX_STATE];
     for (int64_t i = 0; i < s->n; i++) average[i] = 0.9 * state(s, "average")[i] + 0.1 * s->w[i];
@@ -231,7 +231,7 @@ static void newton_schulz(const double *x, double *out, int rows, int cols)
         }
 }
 
-static void muon(const Step *s)
+static void muon(const OptimizerStep *s)
 {
     if (s->p->ndim < 2) {
         descent(s);
@@ -250,15 +250,15 @@ static void muon(const Step *s)
     check_update(s, NULL, u), check_update(s, "momentum", momentum);
 }
 
-static const struct { const char *file; void (*formula)(const Step *); } optimizers[] = {
+static const struct { const char *file; void (*formula)(const OptimizerStep *); } optimizers[] = {
     {"adamw.lua", adamw}, {"adamw_free.lua", adamw}, {"lion.lua", lion}, {"ema.lua", ema}, {"muon.lua", muon}};
 
 // At step 3, with states that are not zero.
-static void check_optimizer(Library *l, void (*formula)(const Step *))
+static void check_optimizer(Library *l, void (*formula)(const OptimizerStep *))
 {
     library_random_states(l);
     l->step = 3;
-    Step s = {.l = l, .values = eval_graph(l->g, false, library_leaf, l)};
+    OptimizerStep s = {.l = l, .values = eval_graph(l->g, false, library_leaf, l)};
     double scale = 1 / total(l->g, s.values, "valid")[0];
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < vec_len(l->g->params); i++) {

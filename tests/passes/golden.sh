@@ -13,7 +13,7 @@ for model in *.lua; do
     "$build/picoc" "$model" --seq 5 --micro-batch 2 --dump=all --dump-dir "$work" --emit "$work/kernels" >"$work/out" 2>&1 ||
         { cat "$work/out"; failed=$((failed + 1)); continue; }
     for dump in "$work"/*-*.ir; do
-        pass=${dump##*/?-} pass=${pass%.ir}
+        pass=${dump##*-} pass=${pass%.ir}
         mv "$dump" "$work/$name.$pass.ir"
     done
     for kernel in "$work"/kernels/*.c; do sed -n '/^\/\/ ---- kernels/,$p' "$kernel" | sed 1d; done >"$work/$name.c"

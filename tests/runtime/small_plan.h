@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 enum { SP_SEQ = 4, SP_BATCH = 2, SP_ACCUM = 2, SP_N = 8, SP_TOKENS = SP_SEQ * SP_BATCH };
+enum { SP_SAVED = ARENA_WORK + 1 }; // arena: class fb
 enum { SP_TOKENS_BUF, SP_TARGETS_BUF, SP_W, SP_GRAD, SP_LOSS, SP_VALID, SP_X, SP_Y, SP_ONES, SP_BUFFERS };
 
 static const char sp_source[] =
@@ -29,7 +30,32 @@ static const char sp_source[] =
     "  *loss = s[0] ? sum : *loss + sum; *valid = s[0] ? 8 : *valid + 8; }\n"
     "void update(char *const *b, const double *s, void *t, int64_t lo, int64_t hi)\n"
     "{ (void)t; float *w = (float *)b[0]; const float *g = (const float *)b[1];\n"
-    "  for (int64_t i = lo; i < hi; i++) w[i] -= (float)s[4] * g[i]; }\n";
+    "  for (int64_t i = lo; i < hi; i++) w[i] -= (float)s[9] * g[i]; }\n";
+
+#define SP_IN(b)                                                                                                       \
+    {                                                                                                                  \
+        .buffer = (b)                                                                                                  \
+    }
+#define SP_OUT(b)                                                                                                      \
+    {                                                                                                                  \
+        .buffer = (b), .written = 1                                                                                    \
+    }
+#define SP_BOTH(b)                                                                                                     \
+    {                                                                                                                  \
+        .buffer = (b), .written = 2                                                                                    \
+    }
+#define SP_RUN(segment, m, ...)                                                                                        \
+    {                                                                                                                  \
+        .kind = STEP_RUN, .index = (segment), .micro_batch = (m), __VA_ARGS__                                          \
+    }
+#define SP_MOVE(what, transfer, m, ...)                                                                                \
+    {                                                                                                                  \
+        .kind = STEP_##what, .index = (transfer), .micro_batch = (m), __VA_ARGS__                                      \
+    }
+#define SP_ALL(a)                                                                                                      \
+    {                                                                                                                  \
+        a, countof(a)                                                                                                  \
+    }
 
 static inline Str sp_str(Buf *b, const char *s)
 {
@@ -38,7 +64,7 @@ static inline Str sp_str(Buf *b, const char *s)
     return at;
 }
 
-static inline PlanBuffer sp_buffer(Buf *s, const char *name, DType t, PlanArena arena, uint64_t offset, uint64_t d0,
+static inline PlanBuffer sp_buffer(Buf *s, const char *name, DType t, uint32_t arena, uint64_t offset, uint64_t d0,
                                    uint64_t d1, uint32_t first, uint32_t last)
 {
     PlanBuffer b = {
@@ -115,15 +141,12 @@ static inline uint8_t *small_plan(size_t *size)
                      .seq = SP_SEQ,
                      .micro_batch = SP_BATCH,
                      .accum = SP_ACCUM,
-                     .tp = 1,
-                     .pp = 1,
-                     .dp = 1,
-                     .cp = 1,
-                     .arena_bytes = {1024, 256, 256},
-                     .arena_slots = {1, 2, 1},
-                     .scratch_bytes = 32,
+                     .mesh = {1, 1, 1, 1, 1},
+                     .chunks = 1,
                      .parameters = 64,
                      .flops_per_step = 4096};
+    PlanStage stage = {.scratch_bytes = 32, .parameters = 64, .flops = 4096};
+    PlanArena arenas[] = {{CLASS_PERSIST, 0, 1, 0, 1024}, {CLASS_WORK, 0, 1, 0, 256}, {CLASS_FB, 0, 2, 0, 256}};
     PlanInput inputs[] = {{sp_str(&s, "tokens"), SP_TOKENS_BUF, 0, SP_N, 0, 0},
                           {sp_str(&s, "targets"), SP_TARGETS_BUF, 1, SP_N, -1, 0}};
     PlanOutput outputs[] = {{sp_str(&s, "loss"), SP_LOSS}, {sp_str(&s, "valid"), SP_VALID}};
@@ -135,7 +158,10 @@ static inline uint8_t *small_plan(size_t *size)
                            .init = INIT_CONSTANT,
                            .dims = {SP_N, SP_N},
                            .init_value = 1,
-                           .decay = 1}};
+                           .decay = 1,
+                           .owner = 1,
+                           .naxes = 2}};
+    PlanParamAxis axes[] = {{SP_N, SP_N, 0, 0}, {SP_N, SP_N, 0, 0}};
     PlanBuffer buffers[SP_BUFFERS];
     buffers[SP_TOKENS_BUF] = sp_buffer(&s, "tokens", I32, ARENA_PERSIST, 0, SP_BATCH, SP_SEQ, 0, UINT32_MAX);
     buffers[SP_TARGETS_BUF] = sp_buffer(&s, "targets", I32, ARENA_PERSIST, 64, SP_BATCH, SP_SEQ, 0, UINT32_MAX);
@@ -143,7 +169,7 @@ static inline uint8_t *small_plan(size_t *size)
     buffers[SP_GRAD] = sp_buffer(&s, "w.grad", F32, ARENA_PERSIST, 384, SP_N, SP_N, 0, UINT32_MAX);
     buffers[SP_LOSS] = sp_buffer(&s, "loss", F64, ARENA_PERSIST, 640, 0, 0, 0, UINT32_MAX);
     buffers[SP_VALID] = sp_buffer(&s, "valid", F64, ARENA_PERSIST, 704, 0, 0, 0, UINT32_MAX);
-    buffers[SP_X] = sp_buffer(&s, "x", F32, ARENA_SAVED, 0, SP_TOKENS, SP_N, 1, 4);
+    buffers[SP_X] = sp_buffer(&s, "x", F32, SP_SAVED, 0, SP_TOKENS, SP_N, 1, 4);
     buffers[SP_Y] = sp_buffer(&s, "y", F32, ARENA_WORK, 0, SP_TOKENS, SP_N, 2, 3);
     buffers[SP_ONES] = sp_buffer(&s, "ones", F32, ARENA_PERSIST, 768, SP_TOKENS, 0, 0, UINT32_MAX);
     PlanSource sources[] = {{sp_str(&s, sp_source), TARGET_CPU}};
@@ -159,33 +185,31 @@ static inline uint8_t *small_plan(size_t *size)
                          .trans_a = 1,
                          .dtype = F32,
                          .beta = BETA_FIRST}};
-    PlanArg args[] = {{SP_ONES, 1, 0}, {SP_TOKENS_BUF, 0, 0}, {SP_W, 0, 0},    {SP_X, 1, 0},    {SP_X, 0, 0},
-                      {SP_ONES, 0, 0}, {SP_Y, 1, 0},          {SP_Y, 0, 0},    {SP_LOSS, 2, 0}, {SP_VALID, 2, 0},
-                      {SP_X, 0, 0},    {SP_X, 0, 0},          {SP_GRAD, 2, 0}, {SP_W, 2, 0},    {SP_GRAD, 0, 0}};
+    PlanArg args[] = {SP_OUT(SP_ONES), SP_IN(SP_TOKENS_BUF), SP_IN(SP_W),      SP_OUT(SP_X),     SP_IN(SP_X),
+                      SP_IN(SP_ONES),  SP_OUT(SP_Y),         SP_IN(SP_Y),      SP_BOTH(SP_LOSS), SP_BOTH(SP_VALID),
+                      SP_IN(SP_X),     SP_IN(SP_X),          SP_BOTH(SP_GRAD), SP_BOTH(SP_W),    SP_IN(SP_GRAD)};
     Str label = sp_str(&s, "product \"x'x\" small.lua:3");
-    PlanInstr instrs[] = {{INSTR_KERNEL, 0, 0, 1, 0}, {INSTR_KERNEL, 1, 1, 3, 0},    {INSTR_KERNEL, 2, 4, 3, 0},
-                          {INSTR_KERNEL, 3, 7, 3, 0}, {INSTR_GEMM, 0, 10, 3, label}, {INSTR_KERNEL, 4, 13, 2, 0}};
-    PlanSegment segments[] = {{sp_str(&s, "init"), SEG_INIT, 0, 1},
-                              {sp_str(&s, "F"), SEG_F, 1, 3},
-                              {sp_str(&s, "B"), SEG_B, 4, 1},
-                              {sp_str(&s, "update"), SEG_UPDATE, 5, 1}};
-    PlanStep schedule[] = {{1, 0, 0, 0}, {1, 1, 1, 0}, {2, 0, 0, 0}, {2, 1, 1, 0}};
+    PlanInstr instrs[] = {{.index = 0, .first_arg = 0, .nargs = 1},
+                          {.index = 1, .first_arg = 1, .nargs = 3},
+                          {.index = 2, .first_arg = 4, .nargs = 3},
+                          {.index = 3, .first_arg = 7, .nargs = 3},
+                          {.kind = INSTR_GEMM, .first_arg = 10, .nargs = 3, .label = label},
+                          {.index = 4, .first_arg = 13, .nargs = 2}};
+    PlanSegment segments[] = {{sp_str(&s, "init"), SEG_INIT, 0, 0, 1},
+                              {sp_str(&s, "F"), SEG_F, 0, 1, 3},
+                              {sp_str(&s, "B"), SEG_B, 0, 4, 1},
+                              {sp_str(&s, "update"), SEG_UPDATE, 0, 5, 1}};
+    PlanStep schedule[] = {SP_RUN(1, 0, .slots = {0}), SP_RUN(1, 1, .slots = {1}), SP_RUN(2, 0, .slots = {0}),
+                           SP_RUN(2, 1, .slots = {1})};
     PlanTrain train[] = {{sp_str(&s, "steps"), sp_str(&s, "3")}, {sp_str(&s, "lr"), sp_str(&s, "0.25")}};
-    const SpSection section[PLAN_SECTIONS] = {[PLAN_STRINGS] = {s.s, s.n},
-                                              [PLAN_INFO] = {&info, 1},
-                                              [PLAN_INPUTS] = {inputs, countof(inputs)},
-                                              [PLAN_OUTPUTS] = {outputs, countof(outputs)},
-                                              [PLAN_SCALARS] = {scalars, countof(scalars)},
-                                              [PLAN_PARAMS] = {params, countof(params)},
-                                              [PLAN_BUFFERS] = {buffers, countof(buffers)},
-                                              [PLAN_SOURCES] = {sources, countof(sources)},
-                                              [PLAN_KERNELS] = {kernels, countof(kernels)},
-                                              [PLAN_GEMMS] = {gemms, countof(gemms)},
-                                              [PLAN_ARGS] = {args, countof(args)},
-                                              [PLAN_INSTRS] = {instrs, countof(instrs)},
-                                              [PLAN_SEGMENTS] = {segments, countof(segments)},
-                                              [PLAN_SCHEDULE] = {schedule, countof(schedule)},
-                                              [PLAN_TRAIN] = {train, countof(train)}};
+    SpSection section[PLAN_SECTIONS] = {
+        [PLAN_STRINGS] = {s.s, s.n},      [PLAN_INFO] = {&info, 1},           [PLAN_STAGES] = {&stage, 1},
+        [PLAN_SCALARS] = SP_ALL(scalars), [PLAN_SOURCES] = SP_ALL(sources),   [PLAN_KERNELS] = SP_ALL(kernels),
+        [PLAN_GEMMS] = SP_ALL(gemms),     [PLAN_TRAIN] = SP_ALL(train),       [PLAN_INPUTS] = SP_ALL(inputs),
+        [PLAN_OUTPUTS] = SP_ALL(outputs), [PLAN_PARAMS] = SP_ALL(params),     [PLAN_PARAM_AXES] = SP_ALL(axes),
+        [PLAN_ARENAS] = SP_ALL(arenas),   [PLAN_BUFFERS] = SP_ALL(buffers),   [PLAN_ARGS] = SP_ALL(args),
+        [PLAN_INSTRS] = SP_ALL(instrs),   [PLAN_SEGMENTS] = SP_ALL(segments), [PLAN_SCHEDULE] = SP_ALL(schedule)};
+    for (int i = 0; i < PLAN_STAGED; i++) stage.range[i].count = (uint32_t)section[PLAN_FIRST_STAGED + i].count;
     uint8_t *file = sp_join(section, size);
     buf_free(&s);
     return file;

@@ -1,7 +1,10 @@
-// test_checkpoint.c: initial weights, weight files against a small plan made by hand, and the training log.
+// test_checkpoint.c: initial weights, weight files against a small plan of one rank, and the training log. Many ranks:
+// test_layouts.c.
 #include "checkpoint.h"
 #include "faults.h"
+#include "hand_plan.h"
 #include "log.h"
+#include "meeting.h"
 #include "rng.h"
 #include "safetensors.h"
 #include <math.h>
@@ -13,8 +16,6 @@ enum { ROWS = 5, COLUMNS = 4 };
 // a plan of three parameters with one gradient; memory[i] is buffer i
 typedef struct {
     Plan plan;
-    PlanParam params[PARAMS];
-    PlanBuffer buffers[PARAMS + 1];
     double memory[PARAMS + 1][ROWS * COLUMNS];
 } Model;
 
@@ -26,16 +27,50 @@ static void *memory_of(void *ctx, uint32_t id) { return ((Model *)ctx)->memory[i
 static Model *model_new(DType t)
 {
     Model *m = xcalloc(1, sizeof *m);
-    m->params[EMBED] = (PlanParam){STR_EMBED, STR_ALIASES, EMBED, PARAMS, 2, INIT_NORMAL, {ROWS, COLUMNS}, 0.02, 1, 0};
-    m->params[GAIN] = (PlanParam){STR_GAIN, 0, GAIN, UINT32_MAX, 1, INIT_CONSTANT, {COLUMNS}, 1, 0, 0};
-    m->params[BIAS] = (PlanParam){STR_BIAS, 0, BIAS, UINT32_MAX, 1, INIT_CONSTANT, {COLUMNS}, 0, 0, 0};
-    for (int i = 0; i <= PARAMS; i++) m->buffers[i] = (PlanBuffer){.dtype = t, .bytes = sizeof m->memory[i]};
-    m->plan.strings = strings;
-    m->plan.params = m->params;
-    m->plan.buffers = m->buffers;
-    m->plan.count[PLAN_PARAMS] = PARAMS;
-    m->plan.count[PLAN_BUFFERS] = PARAMS + 1;
+    PlanInfo info = {.mesh = {1, 1, 1, 1, 1}};
+    PlanStage stage = {0};
+    PlanParamAxis axes[] = {{ROWS, ROWS, 0, 0}, {COLUMNS, COLUMNS, 0, 0}};
+    PlanParam params[PARAMS] = {
+        [EMBED] = {.name = STR_EMBED, .aliases = STR_ALIASES, .ndim = 2, .dims = {ROWS, COLUMNS}, .init_value = 0.02},
+        [GAIN] = {.name = STR_GAIN, .ndim = 1, .dims = {COLUMNS}, .init_value = 1},
+        [BIAS] = {.name = STR_BIAS, .ndim = 1, .dims = {COLUMNS}},
+    };
+    PlanBuffer buffers[PARAMS + 1];
+    for (uint32_t i = 0; i < PARAMS; i++) {
+        params[i].init = i == EMBED ? INIT_NORMAL : INIT_CONSTANT;
+        params[i].buffer = i, params[i].grad = i == EMBED ? (uint32_t)PARAMS : UINT32_MAX;
+        params[i].first_axis = 2 - params[i].ndim, params[i].naxes = params[i].ndim;
+    }
+    for (int i = 0; i <= PARAMS; i++) buffers[i] = (PlanBuffer){.dtype = t, .bytes = sizeof m->memory[i]};
+    stage.range[PLAN_PARAMS - PLAN_FIRST_STAGED].count = countof(params);
+    stage.range[PLAN_PARAM_AXES - PLAN_FIRST_STAGED].count = countof(axes);
+    stage.range[PLAN_BUFFERS - PLAN_FIRST_STAGED].count = countof(buffers);
+    const HandSection sections[] = {
+        {PLAN_STRINGS, strings, sizeof strings}, {PLAN_INFO, &info, 1},
+        {PLAN_STAGES, &stage, 1},                {PLAN_PARAMS, params, countof(params)},
+        {PLAN_PARAM_AXES, axes, countof(axes)},  {PLAN_BUFFERS, buffers, countof(buffers)},
+    };
+    Plan whole = hand_plan(sections, countof(sections));
+    m->plan = plan_stage(&whole, 0);
     return m;
+}
+
+static void model_free(Model *m)
+{
+    free((void *)(uintptr_t)m->plan.base);
+    free(m);
+}
+
+static void init(Model *m, uint64_t seed) { params_init(&m->plan, 0, seed, memory_of, m); }
+static void load_from(Model *m, const char *path) { checkpoint_load(&m->plan, 0, path, memory_of, m); }
+
+static void save_to(Model *m, const char *path, bool gradients)
+{
+    Meeting *alone = meeting_new(1);
+    MeetingRank coll = meeting_rank(alone, &m->plan, 0, 1);
+    if (gradients) gradients_save(&m->plan, &coll.coll, path, 0.25, memory_of, m);
+    else checkpoint_save(&m->plan, &coll.coll, path, memory_of, m);
+    meeting_free(alone);
 }
 
 static void init_is_by_element(void **state)
@@ -43,10 +78,10 @@ static void init_is_by_element(void **state)
     (void)state;
     Model *one = model_new(F32), *two = model_new(F32), *wide = model_new(F64);
     omp_set_num_threads(1);
-    params_init(&one->plan, 3, memory_of, one);
+    init(one, 3);
     omp_set_num_threads(3);
-    params_init(&two->plan, 3, memory_of, two);
-    params_init(&wide->plan, 3, memory_of, wide);
+    init(two, 3);
+    init(wide, 3);
     assert_memory_equal(one->memory, two->memory, sizeof one->memory);
     uint64_t key = rng_key(3, "model.embed.weight");
     for (uint64_t i = 0; i < ROWS * COLUMNS; i++) {
@@ -55,9 +90,9 @@ static void init_is_by_element(void **state)
     }
     assert_true(((float *)one->memory[GAIN])[COLUMNS - 1] == 1 && wide->memory[GAIN][0] == 1 &&
                 wide->memory[BIAS][0] == 0);
-    params_init(&two->plan, 4, memory_of, two);
+    init(two, 4);
     assert_memory_not_equal(one->memory[EMBED], two->memory[EMBED], ROWS * COLUMNS * sizeof(float));
-    free(one), free(two), free(wide);
+    model_free(one), model_free(two), model_free(wide);
 }
 
 static void saved_is_loaded(void **state)
@@ -66,11 +101,11 @@ static void saved_is_loaded(void **state)
     for (DType t = F64; t <= F32; t++) {
         Model *m = model_new(t), *back = model_new(t);
         const char *path = scratch_file("w.safetensors");
-        params_init(&m->plan, 1, memory_of, m);
-        checkpoint_save(&m->plan, path, memory_of, m);
-        checkpoint_load(&back->plan, path, memory_of, back);
+        init(m, 1);
+        save_to(m, path, false);
+        load_from(back, path);
         assert_memory_equal(m->memory, back->memory, sizeof m->memory);
-        free(m), free(back);
+        model_free(m), model_free(back);
     }
 }
 
@@ -79,7 +114,7 @@ static void gradients_are_scaled(void **state)
     (void)state;
     Model *m = model_new(F32);
     for (int i = 0; i < ROWS * COLUMNS; i++) ((float *)m->memory[PARAMS])[i] = (float)i;
-    gradients_save(&m->plan, scratch_file("g.safetensors"), 0.25, memory_of, m);
+    save_to(m, scratch_file("g.safetensors"), true);
     char why[256];
     SafeTensors s;
     assert_true(safetensors_open(&s, scratch_file("g.safetensors"), why, sizeof why));
@@ -87,7 +122,7 @@ static void gradients_are_scaled(void **state)
     assert_string_equal(s.tensors[0].name, "model.embed.weight");
     assert_true(safetensor_value(SAFE_F32, s.tensors[0].data, 6) == 1.5);
     safetensors_close(&s);
-    free(m);
+    model_free(m);
 }
 
 // ---- files of other makers
@@ -134,12 +169,12 @@ static void names_and_dtypes(void **state)
         Given given[] = {NORM, {accepted[i], dtypes[i % 3], 2, {ROWS, COLUMNS}, 1}};
         const char *path = write_given(given, countof(given));
         Model *m = model_new(F32), *wide = model_new(F64);
-        checkpoint_load(&m->plan, path, memory_of, m);
-        checkpoint_load(&wide->plan, path, memory_of, wide);
+        load_from(m, path);
+        load_from(wide, path);
         for (int k = 0; k < ROWS * COLUMNS; k++)
             assert_true(((float *)m->memory[EMBED])[k] == (float)(k + 1) && wide->memory[EMBED][k] == k + 1);
         assert_true(((float *)m->memory[BIAS])[3] == 203);
-        free(m), free(wide);
+        model_free(m), model_free(wide);
     }
 }
 
@@ -153,15 +188,15 @@ static void harmless_left_overs(void **state)
                      {"transformer.h.0.attn.masked_bias", SAFE_F32, 1, {1}, 0},
                      {"model.layers.0.self_attn.rotary_emb.inv_freq", SAFE_F32, 1, {2}, 0}};
     Model *m = model_new(F32);
-    checkpoint_load(&m->plan, write_given(given, countof(given)), memory_of, m);
+    load_from(m, write_given(given, countof(given)));
     assert_true(((float *)m->memory[EMBED])[19] == 20);
-    free(m);
+    model_free(m);
 }
 
 static void load(void *path)
 {
     Model *m = model_new(F32);
-    checkpoint_load(&m->plan, path, memory_of, m);
+    load_from(m, path);
 }
 
 static void refused_weights(void **state)
@@ -169,8 +204,8 @@ static void refused_weights(void **state)
     (void)state;
     Given embed = {"model.embed.weight", SAFE_F32, 2, {ROWS, COLUMNS}, 1};
     Given one[] = {embed}, none[] = {{"x", SAFE_F32, 1, {1}, 0}};
-    expect_fatal(load, (void *)write_given(one, 1), "lacks the weights of model.norm.weight, model.norm.bias\n");
-    expect_fatal(load, (void *)write_given(none, 1), "lacks the weights of model.embed.weight, model.norm.weight");
+    expect_fatal(load, (void *)write_given(one, 1), "lacks the weights of model.norm.bias, model.norm.weight\n");
+    expect_fatal(load, (void *)write_given(none, 1), "lacks the weights of model.embed.weight, model.norm.bias");
     Given flat[] = {NORM, {"model.embed.weight", SAFE_F32, 1, {ROWS * COLUMNS}, 1}};
     expect_fatal(load, (void *)write_given(flat, 3),
                  "tensor model.embed.weight has shape [20], but the model wants [5, 4]");

@@ -79,7 +79,7 @@ static void compare(const PlanGemm *g, DType t, const char *c, bool add)
 static void check(PlanGemm g, DType a, DType b, DType c, bool add)
 {
     PlanBuffer buffers[3] = {{.dtype = a}, {.dtype = b}, {.dtype = c}};
-    PlanArg args[3] = {{0, 0, 0}, {1, 0, 0}, {2, 1, 0}};
+    PlanArg args[3] = {{.buffer = 0}, {.buffer = 1}, {.buffer = 2, .written = 1}};
     PlanInstr in = {.kind = INSTR_GEMM, .nargs = 3};
     Plan p = {.buffers = buffers, .args = args, .gemms = &g, .instrs = &in};
     p.count[PLAN_INSTRS] = 1;

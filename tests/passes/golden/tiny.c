@@ -14,11 +14,11 @@ void adamw_19(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const float *a3 = (const float *)b[3];
     float *a4 = (float *)b[4];
     float *a5 = (float *)b[5];
-    const double scalar_0 = s[5];
+    const double scalar_0 = s[10];
     const float f32_1 = (float)scalar_0;
     const double sub_4 = 1.0 - scalar_0;
     const float f32_5 = (float)sub_4;
-    const double scalar_6 = s[8];
+    const double scalar_6 = s[13];
     const int lt_7 = 0.0 < scalar_6;
     const float f32_8 = (float)scalar_6;
     const float x_9 = a1[0];
@@ -27,11 +27,11 @@ void adamw_19(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const float min_12 = p_min_f32(1.0f, div_11);
     const float where_13 = p_where_f32(lt_7, min_12, 1.0f);
     const float x_15 = a3[0];
-    const double scalar_20 = s[6];
+    const double scalar_20 = s[11];
     const float f32_21 = (float)scalar_20;
     const double sub_24 = 1.0 - scalar_20;
     const float f32_25 = (float)sub_24;
-    const double scalar_30 = s[4];
+    const double scalar_30 = s[9];
     const float f32_31 = (float)scalar_30;
     const double scalar_32 = s[3];
     const double pow_33 = p_pow_f64(scalar_0, scalar_32);
@@ -40,9 +40,9 @@ void adamw_19(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const double pow_37 = p_pow_f64(scalar_20, scalar_32);
     const double sub_38 = 1.0 - pow_37;
     const float f32_39 = (float)sub_38;
-    const double scalar_42 = s[7];
+    const double scalar_42 = s[12];
     const float f32_43 = (float)scalar_42;
-    const double scalar_46 = s[9];
+    const double scalar_46 = s[14];
     const float f32_47 = (float)scalar_46;
     for (int64_t r = lo; r < hi; r++) {
         #pragma omp simd
@@ -91,11 +91,11 @@ void adamw_20(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const float *a3 = (const float *)b[3];
     float *a4 = (float *)b[4];
     float *a5 = (float *)b[5];
-    const double scalar_0 = s[5];
+    const double scalar_0 = s[10];
     const float f32_1 = (float)scalar_0;
     const double sub_4 = 1.0 - scalar_0;
     const float f32_5 = (float)sub_4;
-    const double scalar_6 = s[8];
+    const double scalar_6 = s[13];
     const int lt_7 = 0.0 < scalar_6;
     const float f32_8 = (float)scalar_6;
     const float x_9 = a1[0];
@@ -104,11 +104,11 @@ void adamw_20(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const float min_12 = p_min_f32(1.0f, div_11);
     const float where_13 = p_where_f32(lt_7, min_12, 1.0f);
     const float x_15 = a3[0];
-    const double scalar_20 = s[6];
+    const double scalar_20 = s[11];
     const float f32_21 = (float)scalar_20;
     const double sub_24 = 1.0 - scalar_20;
     const float f32_25 = (float)sub_24;
-    const double scalar_30 = s[4];
+    const double scalar_30 = s[9];
     const float f32_31 = (float)scalar_30;
     const double scalar_32 = s[3];
     const double pow_33 = p_pow_f64(scalar_0, scalar_32);
@@ -117,9 +117,9 @@ void adamw_20(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const double pow_37 = p_pow_f64(scalar_20, scalar_32);
     const double sub_38 = 1.0 - pow_37;
     const float f32_39 = (float)sub_38;
-    const double scalar_42 = s[7];
+    const double scalar_42 = s[12];
     const float f32_43 = (float)scalar_42;
-    const double scalar_46 = s[10];
+    const double scalar_46 = s[15];
     const float f32_47 = (float)scalar_46;
     for (int64_t r = lo; r < hi; r++) {
         #pragma omp simd
@@ -168,11 +168,11 @@ void adamw_21(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const float *a3 = (const float *)b[3];
     float *a4 = (float *)b[4];
     float *a5 = (float *)b[5];
-    const double scalar_0 = s[5];
+    const double scalar_0 = s[10];
     const float f32_1 = (float)scalar_0;
     const double sub_4 = 1.0 - scalar_0;
     const float f32_5 = (float)sub_4;
-    const double scalar_6 = s[8];
+    const double scalar_6 = s[13];
     const int lt_7 = 0.0 < scalar_6;
     const float f32_8 = (float)scalar_6;
     const float x_9 = a1[0];
@@ -181,11 +181,11 @@ void adamw_21(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const float min_12 = p_min_f32(1.0f, div_11);
     const float where_13 = p_where_f32(lt_7, min_12, 1.0f);
     const float x_15 = a3[0];
-    const double scalar_20 = s[6];
+    const double scalar_20 = s[11];
     const float f32_21 = (float)scalar_20;
     const double sub_24 = 1.0 - scalar_20;
     const float f32_25 = (float)sub_24;
-    const double scalar_30 = s[4];
+    const double scalar_30 = s[9];
     const float f32_31 = (float)scalar_30;
     const double scalar_32 = s[3];
     const double pow_33 = p_pow_f64(scalar_0, scalar_32);
@@ -194,9 +194,9 @@ void adamw_21(char *const *b, const double *s, void *scratch, int64_t lo, int64_
     const double pow_37 = p_pow_f64(scalar_20, scalar_32);
     const double sub_38 = 1.0 - pow_37;
     const float f32_39 = (float)sub_38;
-    const double scalar_42 = s[7];
+    const double scalar_42 = s[12];
     const float f32_43 = (float)scalar_42;
-    const double scalar_46 = s[9];
+    const double scalar_46 = s[14];
     const float f32_47 = (float)scalar_46;
     for (int64_t r = lo; r < hi; r++) {
         #pragma omp simd
