@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PICO_VERSION "0.1.0"
+#define PICO_VERSION "0.2.0"
 
 #define countof(a) (sizeof(a) / sizeof((a)[0]))
 #define min_of(a, b) ((a) < (b) ? (a) : (b))

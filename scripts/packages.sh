@@ -4,7 +4,7 @@
 set -eu
 need="build-essential cmake ninja-build pkg-config liblua5.4-dev lua-lpeg-dev libdnnl-dev libcjson-dev libxxhash-dev
       libblas-dev graphviz gnuplot-nox"
-[ "${1:-run}" = test ] && need="$need lua5.4 lua-lpeg libcmocka-dev clang libomp-dev python3"
+[ "${1:-run}" = test ] && need="$need lua5.4 lua-lpeg libcmocka-dev clang libomp-dev python3 openmpi-bin"
 missing=""
 for package in $need; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
