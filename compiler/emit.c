@@ -135,12 +135,11 @@ static const KernelText *earlier_kernel(const Graph *g, const Program *prog, con
     return NULL;
 }
 
-// The index of the kernel with these bodies: the stage's own, one of an earlier stage under the same name, or a new one.
+// The index of the kernel with these bodies (equal ones are found by that for the target): the stage's own, one of an earlier stage under the same name, or a new one.
 static uint32_t kernel_of(Graph *g, const Program *prog, Group *gr, KernelText *k, char *const body[2])
 {
-    Buf text = {0};
-    buf_puts(&text, body[TARGET_CPU]);
-    buf_puts(&text, body[TARGET_CUDA]);
+    Buf text = {0};  // (the rows are not in the text of a C kernel)
+    buf_printf(&text, "%s%llu", body[options.target], (unsigned long long)k->rows);
     const char *key = intern_n(text.s, text.n);
     buf_free(&text);
     uint32_t index = (uint32_t)vec_len(g->kernels);
@@ -159,7 +158,8 @@ static uint32_t kernel_of(Graph *g, const Program *prog, Group *gr, KernelText *
     k->key = key, k->stage = g->stage;
     k->name = kernel_name(g, gr, number);
     k->label = places(g, gr, 3);
-    for (int t = 0; t < 2; t++) k->text[t] = with_name(g, notes.s, body[t], k->name);
+    for (int t = 0; t < 2; t++)
+        if (body[t]) k->text[t] = with_name(g, notes.s, body[t], k->name);
     buf_free(&notes);
     k->nargs = (uint32_t)vec_len(gr->args);
     k->bytes = gr->bytes;
@@ -175,7 +175,7 @@ static uint32_t kernel_of(Graph *g, const Program *prog, Group *gr, KernelText *
 static void emit_group(Emitter *e, const Program *prog, Group *gr)
 {
     KernelText k = {0};
-    char *body[2];
+    char *body[2] = {NULL, NULL};
     e->group = gr;
     e->out = &k;
     vec_clear(gr->args), vec_clear(gr->arg_offsets), vec_clear(gr->arg_written);
@@ -183,7 +183,7 @@ static void emit_group(Emitter *e, const Program *prog, Group *gr)
     uint64_t rows;
     body[TARGET_CPU] = emit_target(e, TARGET_CPU);
     rows = k.rows;
-    body[TARGET_CUDA] = emit_target(e, TARGET_CUDA);
+    if (options.target == TARGET_CUDA || options.emit_dir) body[TARGET_CUDA] = emit_target(e, TARGET_CUDA);
     k.rows = rows; // the plan's rows are those of the CPU kernel
     for (size_t i = 0; i < vec_len(gr->nodes); i++) e->inside[gr->nodes[i]] = 0;
     gr->kernel = kernel_of(e->g, prog, gr, &k, body);

@@ -485,12 +485,12 @@ void place(Graph *g, Program *prog);
 // ------------------------------------------------------------------------------------------------------- emit.c
 struct KernelText {
     const char *name, *label;
-    const char *text[2];   // body of the whole function, C and CUDA (TARGET_CPU, TARGET_CUDA)
+    const char *text[2];   // body of the whole function, C and CUDA; CUDA only if it is the target, or for --emit
     uint32_t nargs;
     uint64_t rows, grain, scratch;
     uint32_t grid[3], block[3];
     uint64_t bytes, flops;
-    const char *key;       // interned: both bodies without the name
+    const char *key;       // interned: the target's body without the name, and the rows
     int stage;             // that made it; later ones have a copy of this record, under the same name
 };
 void emit(Graph *g, const Program *prog);                // identical kernels once, over all stages (prog NULL: this graph)

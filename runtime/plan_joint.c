@@ -6,6 +6,8 @@
 // what it waits for has happened, so the work is linear in the steps.
 //
 // Traps: steps of a transfer ascend by micro-batch (plan_schedule.c), so a counter for each side is its whole state.
+// Members of a collective find each other by its index in PLAN_COLLS: an equal record under another index is another
+// collective, and would hang.
 #include "plan_check.h"
 
 typedef struct {
@@ -106,12 +108,6 @@ static void find_starts(Joint *j)
     }
 }
 
-static bool same_coll(const Plan *p, const PlanColl *a, const PlanColl *b)
-{
-    return a->kind == b->kind && a->reduce == b->reduce && a->dtype == b->dtype && a->nparts == b->nparts &&
-           !memcmp(p->parts + a->first_part, p->parts + b->first_part, a->nparts * sizeof *p->parts);
-}
-
 typedef enum { GOES_ON, BLOCKED, WRONG } Outcome;
 
 // The stage stands at a START of a group over stages.
@@ -124,7 +120,7 @@ static Outcome play_start(Joint *j, uint32_t s)
         stage->came = true;
         stage->generation = j->generation[g];
         if (j->count[g]++ == 0) j->coll[g] = coll;
-        if (!same_coll(j->p, coll, j->coll[g])) {
+        if (coll != j->coll[g]) {
             fail(j->c, "stage %u starts a collective at instrs[%u] that is not what the others of group %u start", s,
                  stage->instr, g);
             return WRONG;

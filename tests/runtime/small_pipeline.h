@@ -10,7 +10,7 @@ enum { PP_TOKENS, PP_W, PP_GRAD, PP_SUM0, PP_LOSS0, PP_ONES0, PP_X0, PP_DX0, PP_
 enum { PP_TARGETS, PP_SUM1, PP_VALID, PP_LOSS1, PP_ONES1, PP_X1, PP_Y, PP_DX1, PP_BUFFERS1 };
 enum { PP_BUFFERS = PP_BUFFERS0 + PP_BUFFERS1, PP_TAG_X = 7, PP_TAG_DX = 9 };
 enum { PP_G_DP, PP_G_ALL, PP_G_PP };                        // groups
-enum { PP_C_GRAD, PP_C_LOSS0, PP_C_LOSS1 };                 // collectives
+enum { PP_C_GRAD, PP_C_LOSS, PP_C_EQUAL };                  // collectives; the last is equal to the second, and unused
 enum { PP_FB0 = 2, PP_RB0, PP_RF1 = 2, PP_FB1, PP_SB1 };    // arenas
 enum { PP_INSTRS0 = 8, PP_SCHEDULE0 = 12, PP_ARENAS0 = 4 }; // of stage 0: where stage 1 begins
 
@@ -117,17 +117,17 @@ static inline uint8_t *small_pipeline(size_t *size)
                           {.index = 1, .first_arg = 1, .nargs = 3},
                           {.kind = INSTR_GEMM, .first_arg = 4, .nargs = 3},
                           {.kind = INSTR_START, .index = PP_C_GRAD, .first_arg = 7, .nargs = 2, .when = WHEN_LAST},
-                          {.kind = INSTR_START, .index = PP_C_LOSS0, .first_arg = 9, .nargs = 2},
+                          {.kind = INSTR_START, .index = PP_C_LOSS, .first_arg = 9, .nargs = 2},
                           {.kind = INSTR_WAIT, .index = PP_C_GRAD},
                           {.index = 4, .first_arg = 11, .nargs = 2},
-                          {.kind = INSTR_WAIT, .index = PP_C_LOSS0},
+                          {.kind = INSTR_WAIT, .index = PP_C_LOSS},
                           // stage 1
                           {.index = 0, .first_arg = 0, .nargs = 1},
                           {.index = 2, .first_arg = 1, .nargs = 3},
                           {.index = 3, .first_arg = 4, .nargs = 3},
                           {.index = 2, .first_arg = 7, .nargs = 3},
-                          {.kind = INSTR_START, .index = PP_C_LOSS1, .first_arg = 10, .nargs = 2},
-                          {.kind = INSTR_WAIT, .index = PP_C_LOSS1}};
+                          {.kind = INSTR_START, .index = PP_C_LOSS, .first_arg = 10, .nargs = 2},
+                          {.kind = INSTR_WAIT, .index = PP_C_LOSS}};
     Str init = sp_str(&s, "init"), f = sp_str(&s, "F"), b = sp_str(&s, "B"), update = sp_str(&s, "update");
     PlanSegment segments[] = {{init, SEG_INIT, 0, 0, 1},     {f, SEG_F, 0, 1, 1},          {b, SEG_B, 0, 2, 2},
                               {update, SEG_UPDATE, 0, 4, 4}, {init, SEG_INIT, 0, 0, 1},    {f, SEG_F, 0, 1, 2},

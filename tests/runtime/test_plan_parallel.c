@@ -109,7 +109,7 @@ static void checks_collectives(void **state)
     REFUSES(PLAN_INSTRS, 3, PlanInstr, r->when = WHEN_ALWAYS, "starts a collective that its segment does not await");
     REFUSES(PLAN_INSTRS, 2, PlanInstr, r->when = 2, "instrs[2] has when 2");
     REFUSES(PLAN_INSTRS, 1, PlanInstr, r->when = WHEN_LAST, "'F' has an instruction for the last micro-batch");
-    REFUSES(PLAN_INSTRS, 5, PlanInstr, r->index = PP_C_LOSS1, "awaits collective 2, which is not under way");
+    REFUSES(PLAN_INSTRS, 5, PlanInstr, r->index = PP_C_EQUAL, "awaits collective 2, which is not under way");
     REFUSES(PLAN_INSTRS, 7, PlanInstr, (r->kind = INSTR_KERNEL, r->index = 4, r->first_arg = 11, r->nargs = 2),
             "instrs[4] starts a collective that nothing awaits");
     REFUSES(PLAN_INSTRS, 4, PlanInstr, (r->index = PP_C_GRAD, r->first_arg = 7),
@@ -276,9 +276,16 @@ static void finds_deadlocks(void **state)
 static void finds_unequal_collectives(void **state)
 {
     (void)state;
-    REFUSES(PLAN_COLLS, PP_C_LOSS1, PlanColl, r->reduce = REDUCE_MAX, "that is not what the others of group 1 start");
-    REFUSES(PLAN_COLLS, PP_C_LOSS1, PlanColl, r->group = PP_G_DP,
+    // stage 1 starts and awaits another one; an equal record is another one, too
+    enum { START1 = PP_INSTRS0 + 4 };
+#define OTHER (r[0].index = r[1].index = PP_C_EQUAL)
+    REFUSES(PLAN_INSTRS, START1, PlanInstr, OTHER, "that is not what the others of group 1 start");
+    REFUSES(PLAN_INSTRS, START1, PlanInstr,
+            (OTHER, ((PlanColl *)record(file, PLAN_COLLS, PP_C_EQUAL))->reduce = REDUCE_MAX),
+            "that is not what the others of group 1 start");
+    REFUSES(PLAN_INSTRS, START1, PlanInstr, (OTHER, ((PlanColl *)record(file, PLAN_COLLS, PP_C_EQUAL))->group = PP_G_DP),
             "stage 0 stands at the collective of instrs[4] and waits for stage 1; stage 1 has ended");
+#undef OTHER
 }
 
 int main(void)
