@@ -6,7 +6,7 @@
 // parameter operand or of the parameter whose gradient it is; else the only axis its operands are split along. Operands split
 // otherwise are gathered, whole ones are sliced (no communication). A node that sums over its work axis is PARTIAL, and so is
 // everything linear in it; where something else needs it, a reduction stands behind the node where the sum began, and all its
-// users see the result. Marks for these only grow, so sweeps over the graph end.
+// users see the result. Marks for these only grow, as do those of values that are gathered, so sweeps over the graph end.
 //
 // A reduced value is SPLIT along its mapped axis if it has one; along seq under sequence parallelism, if it has axes beside
 // batch and seq; else WHOLE. (The rule: Megatron's operators f and g, found instead of placed; states as in GSPMD and OneFlow's
@@ -224,6 +224,29 @@ static Axis work_axis(const Shard *s, Val v)
     return found ? found : sequence;
 }
 
+// Under sequence parallelism a product with a whole matrix could run on the own positions; but if its operand is gathered for
+// other products anyhow (queries beside keys and values that all ranks need), it joins them.
+static bool joins_gathered(const Shard *s, Val v, Axis w)
+{
+    const Node *n = &s->old[v];
+    bool whole_matrix = false, has_gathered = false;
+    if (n->kind != K_CONTRACT || !is_named(s->g, w, s->g->seq_axis)) return false;
+    for (int i = 0; i < n->nin; i++) {
+        whole_matrix |= s->seen[n->in[i]].spread == WHOLE && is_param_way(s, n->in[i]);
+        has_gathered |= s->gathered[n->in[i]] && s->seen[n->in[i]].spread == SPLIT;
+    }
+    return whole_matrix && has_gathered;
+}
+
+static void note_gathered(Shard *s, Val v)
+{
+    const Node *n = &s->old[v];
+    for (int i = 0; i < n->nin; i++) {
+        const Layout *o = &s->seen[n->in[i]];
+        if (o->spread == SPLIT && o->axis != s->work[v]) s->gathered[n->in[i]] = 1;
+    }
+}
+
 static void mark(Shard *s, Val v)
 {
     Val at = s->origin[v];
@@ -253,7 +276,7 @@ static void state_from_work(Shard *s, Val v)
     const Node *n = &s->old[v];
     Axis w = work_axis(s, v);
     bool works = false;
-    if (w && !can_work(s, v, w)) w = 0;
+    if (w && (!can_work(s, v, w) || joins_gathered(s, v, w))) w = 0;
     for (int i = 0; i < n->nin && w; i++) works |= has_axis(&s->old[n->in[i]], w);
     if (n->kind == K_SCATTER_ADD && w == n->u.axis) works = w != 0;
     if (!works) w = 0;
@@ -272,7 +295,7 @@ static bool state_from_partial(Shard *s, Val v)
     if (!is_linear(s, n)) return false;
     for (int i = 0; i < n->nin; i++) {
         if (is_partial(s, n->in[i])) origin = !origin || origin == s->origin[n->in[i]] ? s->origin[n->in[i]] : v;
-        else if (s->seen[n->in[i]].spread == SPLIT) return false;
+        else if (s->seen[n->in[i]].spread == SPLIT && (n->kind != K_CONTRACT || !s->gathered[n->in[i]])) return false;
     }
     s->work[v] = 0;
     s->made[v] = (Layout){.spread = PARTIAL, .reduce = REDUCE_SUM};
@@ -315,6 +338,7 @@ static void find_state(Shard *s, Val v)
     } else if (!partial) {
         state_from_work(s, v);
     }
+    if (n->kind != K_PART) note_gathered(s, v);
     if (s->made[v].spread == PARTIAL && n->naxes == 0 && n->kind != K_ACCUMULATE && !only_accumulated(s, v)) mark(s, v);
     if (s->made[v].spread == PARTIAL && s->made[v].reduce != REDUCE_SUM) mark(s, v);
     s->seen[v] = s->made[v].spread == PARTIAL && s->marks[v] ? resolved(s, v) : s->made[v];
@@ -364,16 +388,16 @@ static void shard_factor(Graph *g, MeshFactor factor)
     memcpy(old, g->nodes, n * sizeof *old);
     s.old = old;
     s.made = xcalloc(n, sizeof *s.made), s.seen = xcalloc(n, sizeof *s.seen), s.origin = xcalloc(n, sizeof *s.origin);
-    s.work = xcalloc(n, sizeof *s.work), s.goal = xcalloc(n, sizeof *s.goal), s.marks = xcalloc(n, 1);
+    s.work = xcalloc(n, sizeof *s.work), s.goal = xcalloc(n, sizeof *s.goal), s.marks = xcalloc(2 * n, 1), s.gathered = s.marks + n;
     s.owned = xcalloc(n, 1), s.uses = xcalloc(n, sizeof *s.uses), s.user = xcalloc(n, sizeof *s.user);
     s.now = xcalloc(n, sizeof *s.now), s.whole = xcalloc(n, sizeof *s.whole);
     count_uses(&s);
     find_goals(&s);
-    uint8_t *before = xmalloc(n);
+    uint8_t *before = xmalloc(2 * n);
     do {
-        memcpy(before, s.marks, n);
+        memcpy(before, s.marks, 2 * n);
         for (Val v = 1; v < n; v++) find_state(&s, v);
-    } while (memcmp(before, s.marks, n));
+    } while (memcmp(before, s.marks, 2 * n));
     find_owned(&s);
     shard_emit(&s);
     free(before), free(old), free(s.made), free(s.seen), free(s.origin), free(s.work), free(s.goal), free(s.marks);

@@ -20,6 +20,7 @@ typedef struct {
     Axis *work;          // the axis whose positions are shared out in this node (as operands have it), 0: none
     Axis *goal;          // the split axis of the parameter whose gradient this is, 0: none or whole
     uint8_t *marks;      // reshard behind this node
+    uint8_t *gathered;   // split, and some user wants it whole
     uint8_t *owned;      // ACCUMULATE of a whole value to a total that others add partial values to: one rank counts
     uint32_t *uses;      // how many nodes use it
     Val *user;           // one of them
