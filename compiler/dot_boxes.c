@@ -33,7 +33,7 @@ static const char *node_shape(const Node *x)
 }
 
 // ---- boxes
-static uint32_t add_box(Picture *p, char *label, const char *shape, const char *color, int cluster)
+uint32_t dot_add_box(Picture *p, char *label, const char *shape, const char *color, int cluster)
 {
     vec_push(p->boxes, (Box){label, shape, color, cluster, .count = 1});
     return (uint32_t)vec_len(p->boxes);
@@ -69,7 +69,7 @@ static uint32_t box_of_layer(Picture *p, int layer, int last)
     uint64_t n = 0;
     for (int i = layer; i <= last; i++) n += layer_parameters(p->g, i);
     buf_printf(&b, "\n%.2fM parameters", (double)n / 1e6);
-    return add_box(p, b.s, "box", "#dbe9f6", 0);
+    return dot_add_box(p, b.s, "box", "#dbe9f6", 0);
 }
 
 // ---- equal layers
@@ -129,12 +129,13 @@ static void boxes_model(Picture *p)
 {
     const Graph *g = p->g;
     uint32_t *layers = xcalloc((size_t)g->nlayers + 2, sizeof *layers), optimizer = 0;
+    dot_recv_boxes(p, false);
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         const Node *x = &g->nodes[v];
         if (x->kind == K_INPUT)
-            p->box_of[v] = add_box(p, xstrdup(g->inputs[x->u.id].name), "oval", "#f2f2f2", 0);
+            p->box_of[v] = dot_add_box(p, xstrdup(g->inputs[x->u.id].name), "oval", "#f2f2f2", 0);
         else if (x->kind == K_UPDATE) {
-            if (!optimizer) optimizer = add_box(p, xstrdup("backward, then the optimizer"), "box", "#f6e3db", 0);
+            if (!optimizer) optimizer = dot_add_box(p, xstrdup("backward, then the optimizer"), "box", "#f6e3db", 0);
         } else if (is_forward(x) && x->nin && !read_through(x) && x->seg != AT_INIT) {
             uint32_t *box = &layers[x->layer + 1];
             if (!*box) *box = box_of_layer(p, x->layer, x->layer);
@@ -142,6 +143,7 @@ static void boxes_model(Picture *p)
         }
     }
     if (optimizer && g->loss && p->box_of[g->loss]) vec_push(p->edges, (Edge){p->box_of[g->loss], optimizer, g->loss});
+    dot_bucket_boxes(p);
     free(layers);
 }
 
@@ -151,13 +153,18 @@ static void boxes_layer(Picture *p)
 {
     const Graph *g = p->g;
     uint32_t *calls = xcalloc(vec_len(g->ops) + 1, sizeof *calls);
+    dot_recv_boxes(p, false);
     for (Val v = (Val)vec_len(g->nodes); v-- > 1;) {
         const Node *x = &g->nodes[v];
-        if (!is_forward(x) || read_through(x) || (x->nin && x->seg == AT_INIT) || x->kind == K_PARAM) continue;
+        if (!is_forward(x) || read_through(x) || (x->nin && x->seg == AT_INIT) || x->kind == K_PARAM || x->kind == K_RECV) continue;
         if ((p->box_of[v] = box_of_rest(p, v, SEG_F, 0))) continue;
         uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
         int cluster = x->nin && x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
-        if (!*box) *box = add_box(p, dot_node_label(g, v), node_shape(x), node_color(x), cluster);
+        if (p->coll_of[v]) {
+            p->box_of[v] = dot_coll_box(p, v, cluster);
+            continue;
+        }
+        if (!*box) *box = dot_add_box(p, dot_node_label(g, v), node_shape(x), node_color(x), cluster);
         p->box_of[v] = *box;
     }
     for (Val v = 1; v < vec_len(g->nodes); v++) { // parameters of what is shown in full
@@ -167,11 +174,12 @@ static void boxes_layer(Picture *p)
             Val w = x->in[i];
             if (g->nodes[w].kind == K_PARAM && !p->box_of[w]) {
                 int cluster = x->layer >= 0 && x->layer < g->nlayers ? x->layer + 1 : 0;
-                p->box_of[w] = add_box(p, dot_node_label(g, w), "oval", "#f2f2f2", cluster);
+                p->box_of[w] = dot_add_box(p, dot_node_label(g, w), "oval", "#f2f2f2", cluster);
             }
         }
     }
     for (int i = 0; i < g->nlayers; i++) vec_push(p->clusters, xstrdup(g->layers[i]));
+    dot_bucket_boxes(p);
     free(calls);
 }
 
@@ -198,7 +206,7 @@ static uint32_t fold_box(Picture *p, char *label, const char *color, int cluster
         free(label);
         return (uint32_t)i + 1;
     }
-    return add_box(p, label, "box", color, cluster);
+    return dot_add_box(p, label, "box", color, cluster);
 }
 
 // ---- level op
@@ -209,7 +217,7 @@ static void add_op_leaves(Picture *p, Val v)
     if (x->kind == K_ACCUMULATE) vec_push(p->leaves, (Leaf){p->box_of[v], g->accs[x->u.id].total, x->layer, true});
     for (int i = 0; i < x->nin; i++) {
         Val w = x->in[i];
-        if (dot_is_leaf(&g->nodes[w]) && w != dot_weight_of(g, v))
+        if (dot_is_leaf(&g->nodes[w]) && w != dot_weight_of(g, v) && !p->box_of[w] && !p->coll_of[v])
             vec_push(p->leaves, (Leaf){p->box_of[v], w, x->layer, false});
     }
 }
@@ -218,9 +226,10 @@ static uint32_t op_box(Picture *p, Val v, uint32_t *calls)
 {
     const Node *x = &p->g->nodes[v];
     int cluster = (int)seg_id(x->seg) + 1;
+    if (p->coll_of[v] && (!in_rest(p, v) || is_folded(x->seg))) return dot_coll_box(p, v, seg_id(dot_coll_seg(p, v)) + 1);
     if (!is_folded(x->seg)) {
         uint32_t box = box_of_rest(p, v, seg_id(x->seg), cluster);
-        return box ? box : add_box(p, dot_op_label(p->g, v, false), "box", node_color(x), cluster);
+        return box ? box : dot_add_box(p, dot_op_label(p->g, v, false), "box", node_color(x), cluster);
     }
     uint32_t own = 0, *box = x->op ? &calls[x->op] : &own;
     if (!*box || p->boxes[*box - 1].cluster != cluster)
@@ -235,6 +244,7 @@ static void boxes_op(Picture *p)
     uint8_t *live = xcalloc(vec_len(g->nodes), 1);
     graph_mark_live(g, live);
     segment_clusters(p);
+    dot_recv_boxes(p, true);
     for (Val v = 1; v < vec_len(g->nodes); v++) {
         const Node *x = &g->nodes[v];
         if (!live[v] || dot_is_leaf(x) || x->kind == K_CONST || x->kind == K_INDEX || x->kind == K_SCALAR) continue;
@@ -249,14 +259,16 @@ static void boxes_op(Picture *p)
 static void edges_kernel(Picture *p, const Group *group, int layer)
 {
     uint32_t to = p->box_of[group->nodes[0]];
+    bool lists = group->kind == G_START || group->kind == G_WAIT;  // what it moves is in its label
     for (size_t k = 0; k < vec_len(group->reads); k++) {
         Val v = group->reads[k];
+        if (!p->box_of[v] && lists) continue;
         if (!p->box_of[v])
             vec_push(p->leaves, (Leaf){to, v, layer, false});
         else if (p->box_of[v] != to)
             vec_push(p->edges, (Edge){p->box_of[v], to, v});
     }
-    for (size_t k = 0; k < vec_len(group->writes); k++)
+    for (size_t k = 0; k < vec_len(group->writes) && !lists; k++)
         if (p->g->nodes[group->writes[k]].kind == K_TOTAL)
             vec_push(p->leaves, (Leaf){to, group->writes[k], layer, true});
 }
@@ -273,18 +285,21 @@ static Val group_node(const Graph *g, const Group *group)
 
 static uint32_t kernel_box(Picture *p, const Group *group)
 {
-    static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd",
-                                         "#d9f0dd", "#f6e3db", "#f3d9ef", "#f3d9ef"};
+    static const char *const colors[] = {"#fbf3d5", "#fbf3d5", "#dbe9f6", "#d9f0dd", "#d9f0dd", "#f6e3db"};
     int cluster = (int)seg_id(group->seg) + 1;
+    Val first = group->nodes[0];
+    if (group->kind == G_WAIT && (!in_rest(p, first) || is_folded(group->seg)))
+        return dot_coll_box(p, first, seg_id(dot_coll_seg(p, first)) + 1);
     if (is_folded(group->seg)) return fold_box(p, dot_group_label(p->g, group, true), colors[group->kind], cluster);
     uint32_t box = box_of_rest(p, group_node(p->g, group), seg_id(group->seg), cluster);
-    return box ? box : add_box(p, dot_group_label(p->g, group, false), "box", colors[group->kind], cluster);
+    return box ? box : dot_add_box(p, dot_group_label(p->g, group, false), "box", colors[group->kind], cluster);
 }
 
 static void boxes_kernel(Picture *p)
 {
     const Graph *g = p->g;
     segment_clusters(p);
+    dot_recv_boxes(p, true);
     for (size_t i = 0; i < vec_len(g->groups); i++) {
         const Group *group = &g->groups[i];
         if (group->kind == G_START) continue;  // a collective is one box, that of its end

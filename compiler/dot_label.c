@@ -34,7 +34,6 @@ static void put_leaf_name(const Graph *g, Buf *b, Val v, int layer)
                 : x->kind == K_TOTAL ? g->accs[x->u.id].param
                                      : -1;
     if (x->kind == K_INPUT) buf_puts(b, g->inputs[x->u.id].name);
-    if (x->kind == K_RECV) buf_printf(b, "what stage %u sends", g->transfers[x->u.id].peer);
     if (x->kind == K_STATE) buf_printf(b, "%s of ", g->states[x->u.id].name);
     if (x->kind == K_TOTAL && param >= 0) buf_puts(b, "gradient of ");
     if (x->kind == K_TOTAL && param < 0) buf_printf(b, "total of %s", g->accs[x->u.id].name);
@@ -113,8 +112,6 @@ char *dot_group_label(const Graph *g, const Group *group, bool folded)
     if (group->kind == G_GEMM)
         buf_printf(&b, "GEMM %llu x %llu x %llu\n%s", (unsigned long long)x->m, (unsigned long long)x->n,
                    (unsigned long long)x->k, node_place(g, group->nodes[0], &place));
-    else if (!has_kernel(group))
-        buf_printf(&b, "%s\n%s", kind_info[K_RESHARD].name, g->colls[group->coll].why);
     else if (folded)
         put_stem(&b, g->kernels[group->kernel].name), buf_printf(&b, "\n%s", g->kernels[group->kernel].label);
     else

@@ -6,8 +6,9 @@
 // is written in a sensible order, and its gradient in the reverse of it). Only the oldest WINDOW groups that are ready
 // are looked at, so the time is linear. Where creation order as it is has the lower peak, a segment keeps that.
 //
-// Then collectives are drawn apart: each START moves up to right behind what it waits for, each WAIT down to right before
-// what waits for it. The others keep their sequence, so memory grows by no more than what is under way.
+// Then collectives are drawn apart: each START moves up to right behind what it waits for, past other STARTs, too, so that a
+// gradient's reduction begins when that gradient is final; each WAIT moves down to right before what waits for it. The others
+// keep their sequence, so memory grows by no more than what is under way.
 //
 // Members of a group must start its collectives in one order. Those of one stage run one sequence, so it is so. Those over
 // stages, whose graphs differ, are in the order of their batch numbers in all of them.
@@ -281,12 +282,13 @@ static bool waits_for(const Sequence *s, uint32_t after, uint32_t before)
     return false;
 }
 
-// A START that moves up stops behind another of its group: they stay in the order in which what they take is ready.
-static bool stops_start(const Sequence *s, uint32_t start, uint32_t before)
+// Where the group at sequence[i] could stand at the earliest: right behind the last one that it waits for.
+static size_t earliest(const Sequence *s, const uint32_t *sequence, size_t i)
 {
-    const Group *a = &s->g->groups[start], *b = &s->g->groups[before];
-    if (a->seg != b->seg || waits_for(s, start, before)) return true;
-    return b->kind == G_START && s->g->colls[a->coll].key.mesh == s->g->colls[b->coll].key.mesh;
+    const Group *groups = s->g->groups;
+    size_t at = i;
+    while (at > 0 && groups[sequence[at - 1]].seg == groups[sequence[i]].seg && !waits_for(s, sequence[i], sequence[at - 1])) at--;
+    return at;
 }
 
 static void draw_apart(const Sequence *s, uint32_t *sequence)
@@ -303,8 +305,9 @@ static void draw_apart(const Sequence *s, uint32_t *sequence)
     for (size_t i = 0; i < s->n; i++) {
         uint32_t start = sequence[i];
         if (groups[start].kind != G_START) continue;
-        size_t at = i;
-        for (; at > 0 && !stops_start(s, start, sequence[at - 1]); at--) sequence[at] = sequence[at - 1];
+        size_t at = earliest(s, sequence, i);
+        while (at < i && groups[sequence[at]].kind == G_START) at++;  // those that became ready together keep their order
+        memmove(&sequence[at + 1], &sequence[at], (i - at) * sizeof *sequence);
         sequence[at] = start;
     }
 }

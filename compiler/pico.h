@@ -361,6 +361,7 @@ void grad_register(Graph *g, int nresults, const Val *results, int noperands, co
 void shard(Graph *g);
 void pad(Graph *g);       // first step of shard: axes that the mesh must divide and need not grow to a multiple; padding stays 0
 CommKey comm_key(uint32_t mesh);
+// ------------------------------------------------------------------------------------------------------- drop.c
 // --drop N: the N-th thing without which a layout is wrong (reshard, owner, mask, scale, wait) is left out. False: leave it out.
 // Every pass asks here when it is about to insert one; `what` and `why` are listed by --drop=list.
 bool required(Graph *g, const char *what, const char *why);

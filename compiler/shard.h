@@ -1,4 +1,4 @@
-// shard.h: what the two halves of pass shard share: shard.c finds states, shard_emit.c makes the new graph.
+// shard.h: what the parts of pass shard share: shard_states.c finds states, shard_emit.c makes the new graph.
 #pragma once
 #include "pico.h"
 
@@ -29,7 +29,9 @@ typedef struct {
     Val *whole;          // its all-gather, where one is needed
 } Shard;
 
+void shard_factor(Graph *g, MeshFactor factor);           // one round
 bool splits(const Graph *g, Axis a, MeshFactor f);        // does the axis map send a to this factor?
+bool splits_at_all(const Graph *g, Axis a);               // to one of tp
 Axis mapped_axis(const Graph *g, const Node *n, MeshFactor f);  // the axis of n that goes to this factor, 0: none
 Axis part_axis(Shard *s, Axis a);                         // the local part of a
 Layout resolved(const Shard *s, Val v);                    // what a partial value becomes

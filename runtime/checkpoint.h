@@ -26,5 +26,7 @@ void checkpoint_save(const Plan *stage, Coll *coll, const char *path, BufferOf b
 // The accumulated gradients times `scale`, under their parameters' names. With ZeRO each rank writes the flat part of
 // a gradient that it reduced: part i of k is elements [i*c, (i+1)*c) of its buffer, c = ceil(n/k) rounded up to 16.
 void gradients_save(const Plan *stage, Coll *coll, const char *path, double scale, BufferOf buffer, void *ctx);
+// copies.c: all ranks together; fatal() if two hold different bits of the same part of a parameter.
+void check_copies(const Plan *stage, Coll *coll, BufferOf buffer, void *ctx);
 // fatal() unless a file can be made there: call it on rank 0 before hours of work
 void checkpoint_save_check(const char *path);

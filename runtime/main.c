@@ -204,6 +204,7 @@ static void run_rank(void *ctx, Coll *c)
         exec_init(e);
         signal_number = train(&(Training){&stage, o, e, c, s->data, log});
     }
+    if (o->check_copies) check_copies(&stage, c, exec_buffer, e);
     if (o->save) checkpoint_save(&stage, c, o->save, exec_buffer, e);
     if (first && o->save) printf("saved '%s'\n", o->save);
     if (log) log_close(log);

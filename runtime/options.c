@@ -48,6 +48,7 @@ static const Option table[] = {
     {"threads", INTEGER, AT(threads), false, 1, 1024, 0, 0},
     {"set", SETTING, AT(set), false, 0, 0, 0, 0},
     {"check-nan", FLAG, AT(check_nan), false, 0, 0, 0, 0},
+    {"check-copies", FLAG, AT(check_copies), false, 0, 0, 0, 0},
     {"poison", FLAG, AT(poison), false, 0, 0, 0, 0},
     {"compile-only", FLAG, AT(compile_only), false, 0, 0, 0, 0},
 };
@@ -70,6 +71,7 @@ static const char help[] =
     "  --init FILE  --save FILE          safetensors with Hugging Face names\n"
     "  --log FILE.jsonl                  one JSON object a step\n"
     "  --check-nan  --poison             stop at the first NaN; fill dead memory with NaN\n"
+    "  --check-copies                    at the end: what several ranks hold must be the same bits\n"
     "  --dump-grads FILE                 gradients of the first step, safetensors\n"
     "  --trace FILE                      instructions and communication with times, for ui.perfetto.dev\n"
     "  --counts FILE.json                what a step does, by stage: memory, work, collectives, transfers\n"

@@ -16,7 +16,7 @@ typedef struct {
     uint64_t seed;
     double lr, beta1, beta2, eps, weight_decay, weight_decay_1d, clip, min_lr;
     int decay;  // Decay
-    bool shuffle, check_nan, poison, compile_only;
+    bool shuffle, check_nan, check_copies, poison, compile_only;
     const char *init, *save, *log, *dump_grads, *trace, *counts, *device;
     int64_t threads;  // of each rank; 0: its share of the cores
     ScalarSetting *set;  // growing array
