@@ -135,8 +135,8 @@ static void read_sizes(const Cut *c, int *sizes)
         s = end + more;
     }
     if (n != c->chunks || sum != c->g->nlayers)
-        usage_error("--stages %s: %d chunks of %lld layers, and the model has %d layers for %d chunks", options.stages, n, sum,
-                    c->g->nlayers, c->chunks);
+        usage_error("--stages %s: %d number%s with a sum of %lld; wanted are %d (one for each chunk), with a sum of %d layers", options.stages,
+                    n, n == 1 ? "" : "s", sum, c->chunks, c->g->nlayers);
 }
 
 void cut_layers(Cut *c)

@@ -196,6 +196,7 @@ static Picture picture_of(const Graph *g, const char *level)
     dot_find_colls(&p);
     dot_boxes(&p, level);
     if (strcmp(level, "kernel")) find_edges(&p);
+    if (p.stacked) dot_bucket_edges(&p);
     dot_add_leaf_lines(&p);
     sort_edges(&p);
     return p;

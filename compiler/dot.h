@@ -56,6 +56,7 @@ uint32_t dot_coll_box(Picture *p, Val v, int cluster);  // of RESHARD v: made wh
 void dot_recv_boxes(Picture *p, bool backward);         // of RECV leaves, those of gradients too
 uint8_t dot_coll_seg(const Picture *p, Val v);          // where the collective begins
 void dot_bucket_boxes(Picture *p);                      // at levels that show forward only
+void dot_bucket_edges(Picture *p);                      // at the others
 // dot_stages.c: several stages side by side
 void dot_stages(const Picture *stages, int n, const char *level, Buf *out);
 // dot.c

@@ -1,5 +1,6 @@
 // dot_coll.c: what moves between ranks, as boxes: a collective with its kind, group and bytes, a bucket with its members,
-// what another stage sends. The shape tells the kind: what is scattered gets narrower, what is gathered wider.
+// what another stage sends. The shape tells the kind: a roof over what is gathered, a point under what
+// is reduced and scattered.
 //
 // Trap: several RESHARD nodes may be one collective. Its box lies where it begins: gradients are reduced from backward on.
 #include "dot.h"
@@ -28,8 +29,7 @@ uint8_t dot_coll_seg(const Picture *p, Val v)
 // ---- collectives
 static const char *shape_of(PlanCollKind how)
 {
-    static const char *const shapes[] = {"hexagon, margin=\"0.02,0.03\"", "invtrapezium, margin=\"0.02,0.03\"",
-                                         "trapezium, margin=\"0.02,0.03\""};
+    static const char *const shapes[] = {"hexagon, margin=\"0,0.03\"", "invhouse, margin=\"0.05,0.02\"", "house, margin=\"0.05,0.02\""};
     return shapes[how];
 }
 
@@ -84,8 +84,14 @@ uint32_t dot_coll_box(Picture *p, Val v, int cluster)
     uint32_t coll = p->coll_of[v] - 1, *box = &p->coll_box[coll];
     if (*box) return *box;
     bool bucket = bucket_of(p->g, coll) != NULL;
-    *box = dot_add_box(p, coll_label(p->g, coll, v), bucket ? "box3d" : shape_of(p->g->colls[coll].how),
-                       bucket ? "#e4d7f0" : "#f3d9ef", cluster);
+    char *label = coll_label(p->g, coll, v);
+    for (size_t i = 0; i < vec_len(p->boxes) && !p->stacked && !bucket; i++) {  // those of one op call: one box
+        if (p->boxes[i].cluster != cluster || strcmp(p->boxes[i].label, label)) continue;
+        p->boxes[i].count++;
+        free(label);
+        return *box = (uint32_t)i + 1;
+    }
+    *box = dot_add_box(p, label, bucket ? "box3d" : shape_of(p->g->colls[coll].how), bucket ? "#e4d7f0" : "#f3d9ef", cluster);
     p->boxes[*box - 1].moves = true;
     return *box;
 }
@@ -98,6 +104,22 @@ void dot_bucket_boxes(Picture *p)
     for (size_t i = 0; i < vec_len(g->buckets); i++) {
         const Group *start = bucket_start(g, &g->buckets[i]);
         if (start) (void)dot_coll_box(p, start->nodes[0], (int)vec_len(p->clusters));
+    }
+}
+
+// From what adds to a bucket's gradients last: one edge, or the picture would be full of them.
+void dot_bucket_edges(Picture *p)
+{
+    const Graph *g = p->g;
+    for (size_t i = 0; i < vec_len(g->buckets); i++) {
+        const struct Bucket *b = &g->buckets[i];
+        const Group *start = bucket_start(g, b);
+        uint32_t box = start ? p->coll_box[start->coll] : 0;
+        Val last = 0;
+        for (Val v = 1; v < vec_len(g->nodes) && box; v++)
+            for (size_t k = 0; k < vec_len(b->accs) && g->nodes[v].kind == K_ACCUMULATE; k++)
+                if (g->nodes[v].u.id == b->accs[k] && p->box_of[v]) last = v;
+        if (last) vec_push(p->edges, (Edge){p->box_of[last], box, g->accs[g->nodes[last].u.id].total});
     }
 }
 

@@ -76,7 +76,9 @@ char *dot_node_label(const Graph *g, Val v)
 {
     const Node *x = &g->nodes[v];
     Buf b = {0};
-    if (x->kind == K_PARAM) {
+    if (x->kind == K_PARAM && g->nstages > 1) {  // side by side there is less room
+        put_short_name(g, &b, (int)x->u.id, x->layer);
+    } else if (x->kind == K_PARAM) {
         buf_puts(&b, g->params[x->u.id].name);
     } else if (x->kind == K_INPUT) {
         buf_puts(&b, g->inputs[x->u.id].name);

@@ -1,12 +1,12 @@
 // dot_stages.c: the pictures of several stages as one: a cluster each, side by side from the first to the last, and what
 // crosses between them as edges with their bytes.
 //
-// Traps: edges between stages have no say in where boxes lie, or a stage would begin below the end of the one before.
-// Points that nobody sees stand in one rank above the stages, in order: Graphviz keeps that order.
+// Traps: an edge points down for Graphviz, and a stage would begin below the end of the one before; so the edges between
+// stages are written from the receiver, which stands above, to the sender, and their arrows point back. Points that nobody sees stand in one rank above the stages, in order: Graphviz keeps that order.
 #include "dot.h"
 #include "report.h"
 
-static const char cut_style[] = "constraint=false, penwidth=2, color=\"#c0712f\", fontcolor=\"#c0712f\", fontsize=10";
+static const char cut_style[] = "dir=back, weight=0, penwidth=2, color=\"#c0712f\", fontcolor=\"#c0712f\", fontsize=10";
 
 // The box that computes v, through what is only read.
 static uint32_t box_behind(const Picture *p, Val v)
@@ -42,7 +42,9 @@ static void put_cut(const Picture *stages, int stage, const Transfer *send, bool
     uint32_t from = box_behind(&stages[stage], send->val), to = stages[send->peer].box_of[recv->val];
     if (!from || !to) return;
     uint64_t back = forward_only ? bytes_back(stages, stage, send) : 0;
-    buf_printf(out, "  n%s%u -> n%s%u [%s, label=\"SEND ", stages[stage].prefix, from, stages[send->peer].prefix, to, cut_style);
+    bool right = (int)send->peer > stage;
+    buf_printf(out, "  n%s%u:%c -> n%s%u:%c [%s, label=\"SEND ", stages[send->peer].prefix, to, right ? 'w' : 'e', stages[stage].prefix,
+               from, right ? 'e' : 'w', cut_style);
     buf_amount(out, (double)transfer_bytes(stages[stage].g, send), "B");
     if (back) buf_puts(out, "\\nback: "), buf_amount(out, (double)back, "B");
     buf_puts(out, "\"];\n");

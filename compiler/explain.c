@@ -1,10 +1,10 @@
 // explain.c: --explain FILE:LINE. What one line caused: its nodes by layer and segment, the kernels that hold them (and
-// why they are not one with their producers), their bytes and FLOPs.
+// why they are not one with their producers), their bytes and FLOPs; what it moves between ranks (explain_comm.c).
 //
 // A line of Lua has the nodes that were made by it and by the op calls in it. A line of an op's text has all calls of
 // that op, by the line of the call; an op that only other ops call has the calls of these. Of layers with the same
 // nodes the first is shown. Kernels that read the same once node numbers and layers are left out share an entry.
-#include "pico.h"
+#include "explain.h"
 #include <ctype.h>
 
 typedef struct {
@@ -291,15 +291,12 @@ static void put_values(const Explain *e, const char *what, const Val *values, Bu
 
 static void put_kind(const Explain *e, const Group *group, Buf *b)
 {
-    static const char *const names[] = {"rows", "columns", "gemm", "attention", "attention gradient", "scatter",
-                                        "begins", "ends"};
+    static const char *const names[] = {"rows", "columns", "gemm", "attention", "attention gradient", "scatter"};
     const PlanGemm *m = &group->gemm;
     size_t start = b->n;
     if (group->kind == G_GEMM)
         buf_printf(b, "gemm %llu x %llu x %llu", (unsigned long long)m->m, (unsigned long long)m->n,
                    (unsigned long long)m->k);
-    else if (!has_kernel(group))
-        buf_printf(b, "%s %s", names[group->kind], e->g->colls[group->coll].why);
     else
         buf_printf(b, "%s %s", names[group->kind], e->g->kernels[group->kernel].name);
     buf_printf(b, "%*s", b->n - start < 34 ? (int)(34 - (b->n - start)) : 0, "");
@@ -386,7 +383,7 @@ static void put_kernels(Explain *e)
     for (size_t i = 0; i < vec_len(e->g->groups); i++) {
         const Group *group = &e->g->groups[i];
         int layer = layer_here(e, group);
-        if (layer == -2) continue;
+        if (layer == -2 || group->kind == G_START || group->kind == G_WAIT) continue;
         add_entry(e, group, layer);
         bytes += (double)group->bytes, flops += (double)group->flops, n++;
     }
@@ -440,6 +437,7 @@ static void put_causes(Explain *e)
         put_nodes(e, (uint32_t)i + 1);
     }
     put_kernels(e);
+    explain_comm(e->g, e->cause, e->layer, e->out);
 }
 
 // A line that ran, and of which no stage has anything; or one that is not of the description at all.

@@ -185,12 +185,13 @@ static void take_layout(void)
     take_schedule();
     if (want_sp && want_no_sp) usage_error("--sp and --no-sp are opposites");
     options.sp = want_sp ? 1 : want_no_sp ? 0 : -1;
+    if (want_sp && options.tp < 2) usage_error("--sp splits the sequence among the ranks of --tp, which is 1");
     options.zero = choice("--zero", zero_text, 0, 2, zeros);
     if (bucket_text) {
         char *end;
         options.bucket_mb = strtod(bucket_text, &end);
-        if (end == bucket_text || *end || !(options.bucket_mb > 0) || !isfinite(options.bucket_mb))
-            usage_error("--bucket-mb: '%s' is no number of megabytes above 0", bucket_text);
+        if (end == bucket_text || *end || !(options.bucket_mb >= 0 && options.bucket_mb <= 1e6))
+            usage_error("--bucket-mb: '%s' is not a number of megabytes from 0 (a reduction for each gradient) to 1e6", bucket_text);
     }
     if (drop_text) options.drop = !strcmp(drop_text, "list") ? DROP_LIST : whole_number("--drop", drop_text, 1);
     int64_t ranks = options.tp * options.pp;  // each below 2^24

@@ -87,6 +87,7 @@ static const char *why_reduced(Shard *s, Val v)
 {
     Val at = s->origin[v];
     Axis w = s->work[at];
+    if (s->old[v].naxes == 0) return "sums over split parameters";
     if (!w) return "sum of what the ranks have";
     return arena_printf(&s->g->arena, "%s is split", axis_name(s->g, w));
 }

@@ -27,7 +27,10 @@ void coll_group_name(const Plan *p, const PlanGroup *g, Buf *b)
         {MESH_TP, "tp"}, {MESH_GROUP, "group"}, {MESH_KV, "kv"}, {MESH_CP, "cp"}, {MESH_PP, "pp"}, {MESH_DP, "dp"},
     };
     buf_puts(b, "");
-    uint32_t left = g->mesh;
+    uint32_t left = g->mesh, single = 0;  // factors of one rank: tp is then the other one
+    for (uint32_t f = MESH_AT_GROUP; f <= MESH_AT_KV; f++)
+        if (p->info->mesh[f] == 1) single |= 1u << f;
+    if (left & MESH_TP) left |= single;
     for (size_t i = 0; i < countof(names); i++) {
         if ((left & names[i].bits) != names[i].bits) continue;
         left &= ~names[i].bits;
