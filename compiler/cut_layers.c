@@ -144,8 +144,8 @@ void cut_layers(Cut *c)
     int nlayers = c->g->nlayers;
     c->chunk_of_layer = xcalloc((size_t)nlayers + 2, sizeof *c->chunk_of_layer);
     if (c->chunks > nlayers && c->chunks > 1)
-        usage_error("the model's %d layers are too few for %d chunks (--pp %d, %d a stage)", nlayers, c->chunks, c->stages,
-                    c->chunks / c->stages);
+        usage_error("--pp %d, %d chunk%s of layers a stage: the model has %d layer%s (m:layer in its description makes them), fewer than %d",
+                    c->stages, c->chunks / c->stages, c->chunks == c->stages ? "" : "s", nlayers, nlayers == 1 ? "" : "s", c->chunks);
     int *sizes = xcalloc((size_t)c->chunks, sizeof *sizes);
     Weights w = weigh(c);
     if (options.stages) read_sizes(c, sizes);

@@ -158,7 +158,7 @@ void dot_head(const Graph *g, bool several, bool stacked, Buf *out)
     buf_puts(out, "\" {\n  nslimit=1; nslimit1=1; mclimit=0.3; rankdir=TB; fontname=\"Helvetica\";\n"
                   "  node [style=filled, fontname=\"Helvetica\", fontsize=11, color=\"#888888\"];\n"
                   "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\", fontcolor=\"#555555\"];\n");
-    if (several || stacked) buf_printf(out, "  newrank=true; nodesep=%s; ranksep=%s;\n", stacked ? "0.12" : "0.2", stacked ? "0.25" : "0.3");
+    if (several || stacked) buf_printf(out, "  newrank=true; nodesep=%s; ranksep=%s;\n", stacked ? "0.12" : "0.3", stacked ? "0.25" : "0.3");
 }
 
 void dot_contents(const Picture *p, const char *level, Buf *out)

@@ -12,10 +12,22 @@
 #include <inttypes.h>
 #include <math.h>
 
+// Is there another axis of this name: a part of it, or the whole that it is part of?
+static bool has_parts(const Graph *g, Axis a)
+{
+    for (size_t i = 1; i < vec_len(g->axes); i++)
+        if (i != a && g->axes[i].name == g->axes[a].name) return true;
+    return false;
+}
+
 static void put_axes(const Graph *g, int naxes, const Axis *axes, Buf *out)
 {
+    bool split = g->mesh.size[MESH_AT_KV] * g->mesh.size[MESH_AT_GROUP] > 1;
     buf_puts(out, "[");
-    for (int i = 0; i < naxes; i++) buf_printf(out, "%s%s", i ? " " : "", axis_name(g, axes[i]));
+    for (int i = 0; i < naxes; i++) {
+        buf_printf(out, "%s%s", i ? " " : "", axis_name(g, axes[i]));
+        if (split && has_parts(g, axes[i])) buf_printf(out, ":%" PRId64, extent_of(g, axes[i]));
+    }
     buf_puts(out, "]");
 }
 
@@ -54,6 +66,9 @@ static void put_view(const Graph *g, const View *view, Buf *out)
     buf_puts(out, "}");
 }
 
+static const char *const coordinates[MESH_FACTORS] = {"group coordinate", "kv coordinate", "cp coordinate", "pp coordinate",
+                                                      "dp coordinate"};
+
 // The name behind a leaf's or accumulate's number.
 static const char *table_name(const Graph *g, const Node *n)
 {
@@ -65,7 +80,7 @@ static const char *table_name(const Graph *g, const Node *n)
     case K_SCALAR:
         for (size_t i = 0; i < vec_len(g->scalars); i++)
             if (g->scalars[i].slot == n->u.id) return g->scalars[i].name;
-        return "?";
+        return n->u.id >= SLOT_COORD && n->u.id < SLOT_NAMED ? coordinates[n->u.id - SLOT_COORD] : "?";
     default: return NULL;
     }
 }
@@ -76,11 +91,13 @@ static void put_operands(const Node *n, Buf *out)
 }
 
 // "tp", "dp", "kv dp stages 0 3"
-static void put_key(CommKey key, Buf *out)
+static void put_key(const Graph *g, CommKey key, Buf *out)
 {
     static const char *const names[MESH_FACTORS] = {"group", "kv", "cp", "pp", "dp"};
     uint32_t mesh = key.mesh;
     const char *between = "";
+    for (int f = MESH_AT_GROUP; f <= MESH_AT_KV && mesh & MESH_TP; f++)
+        if (g->mesh.size[f] == 1) mesh |= 1u << f;  // the other one is tp
     if ((mesh & MESH_TP) == MESH_TP) buf_puts(out, "tp"), mesh &= ~(uint32_t)MESH_TP, between = " ";
     for (int f = 0; f < MESH_FACTORS; f++)
         if (mesh >> f & 1) buf_printf(out, "%s%s", between, names[f]), between = " ";
@@ -94,8 +111,8 @@ static void put_reshard(const Graph *g, const Reshard *r, Buf *out)
     buf_printf(out, " {%s%s", how[r->how], r->how == COLL_ALL_GATHER ? "" : reduce[r->reduce]);
     if (r->axis) buf_printf(out, " %s", axis_name(g, r->axis));
     buf_puts(out, " over ");
-    put_key(r->key, out);
-    if (r->batch) buf_printf(out, " batch %u", r->batch);
+    put_key(g, r->key, out);
+    if (r->batch) buf_printf(out, " joint %u.%u", r->batch / BATCH_LEVEL, r->batch % BATCH_LEVEL);
     buf_printf(out, ": %s}", r->why);
 }
 
@@ -124,7 +141,7 @@ static void put_operation(const Graph *g, const Node *n, Buf *out)
         buf_puts(out, "}");
         break;
     case K_RESHARD: put_reshard(g, n->u.reshard, out); break;
-    case K_SLICE: buf_puts(out, " of "), put_key(n->u.reshard->key, out); break;
+    case K_SLICE: buf_puts(out, " of "), put_key(g, n->u.reshard->key, out); break;
     case K_RECV:
         if (n->u.id < vec_len(g->transfers))
             buf_printf(out, " %u from stage %u", g->transfers[n->u.id].tag, g->transfers[n->u.id].peer);
@@ -188,7 +205,7 @@ static void put_tables(const Graph *g, Buf *b)
     for (size_t i = 0; i < vec_len(g->accs); i++)
     {
         buf_printf(b, "acc %zu %s %s %%%u", i, g->accs[i].name, dtype_name(g->accs[i].dtype), g->accs[i].total);
-        if (g->accs[i].key.mesh) buf_puts(b, " over "), put_key(g->accs[i].key, b);
+        if (g->accs[i].key.mesh) buf_puts(b, " over "), put_key(g, g->accs[i].key, b);
         buf_puts(b, "\n");
     }
     for (size_t i = 0; i < vec_len(g->transfers); i++) {

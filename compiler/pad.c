@@ -101,9 +101,21 @@ static bool view_keeps(const Pad *p, const Node *n)
     return has_axis(&p->old[n->in[0]], p->from) && p->zero[n->in[0]];
 }
 
+// Random numbers are those of the true axis, so that every layout draws the same: the padded value reads them.
+static Val pad_random(Pad *p, const Node *n)
+{
+    Graph *g = p->g;
+    Axis axes[MAX_AXES];
+    memcpy(axes, n->axes, sizeof axes);
+    replace(p, axes, n->naxes);
+    View view = {.n = 1, .ix = {{.src = p->from, .nterms = 1, .axis = {p->to}, .coef = {1}, .div = 1, .zero = true}}};
+    return make_view(g, graph_add(g, n), &view, n->naxes, axes);
+}
+
 static Val remake(Pad *p, Node *n)
 {
     Graph *g = p->g;
+    if (n->kind == K_RANDOM && has_axis(n, p->from)) return pad_random(p, n);
     replace(p, n->axes, n->naxes);
     switch (n->kind) {
     case K_VIEW: return pad_view(p, n);
@@ -139,7 +151,7 @@ static Val true_position(Pad *p, Val v, Val x)
 
 static bool has_zeros(const Pad *p, const Node *n)
 {
-    if (n->nin == 0) return n->kind != K_INDEX && n->kind != K_RANDOM;
+    if (n->nin == 0) return n->kind != K_INDEX;
     switch (n->kind) {
     case K_MAP: return n->dtype != BOOL && stays_zero(p, n, p->late[n - p->old]);
     case K_VIEW: return view_keeps(p, n);
@@ -181,7 +193,7 @@ static void pad_axis(Graph *g, Axis from, Axis to)
         for (int i = 0; i < old[v].nin; i++) p.late[v] |= p.late[old[v].in[i]];
     }
     for (Val v = 1; v < p.n; v++)  // totals are copied before all else
-        if (g->nodes[v].nin == 0) replace(&p, g->nodes[v].axes, g->nodes[v].naxes);
+        if (old[v].kind == K_TOTAL) replace(&p, g->nodes[v].axes, g->nodes[v].naxes);
     for (size_t i = 0; i < vec_len(g->params); i++)
         for (int k = 0; k < g->nodes[g->params[i].val].naxes; k++)
             if (old[g->params[i].val].axes[k] == from) g->param_axes[i].axis[k].local = (uint64_t)extent_of(g, to);

@@ -27,7 +27,8 @@ static bool is_cast(const Node *x) { return x->kind == K_MAP && x->fn == FN_CAST
 static SegmentId leaf_segment(const Graph *g, const Node *x)
 {
     switch (x->kind) {
-    case K_INPUT: case K_RANDOM: return SEG_F;
+    case K_INPUT: return SEG_F;
+    case K_RANDOM: return has_axis(x, g->batch) ? SEG_F : SEG_PREP;  // without it the same in all micro-batches
     case K_INDEX: return x->u.axis == g->batch ? SEG_F : SEG_INIT;  // counted through the global batch
     case K_SCALAR: return x->u.id >= SLOT_COORD && x->u.id < SLOT_NAMED ? SEG_INIT : SEG_PREP;
     case K_PARAM: case K_STATE: return SEG_PREP;

@@ -44,44 +44,60 @@ static Loc param_with(const Graph *g, Axis a)
     return 0;
 }
 
-// "1, 2, 4": the numbers of ranks up to `most` that divide extent.
-static const char *divisors(Graph *g, int64_t extent, int64_t most)
+// The two factors of so many ranks: as many as there are key/value heads split those, the others share one. False: the
+// queries of a head do not divide.
+static bool factors_of(const Graph *g, int64_t tp, int64_t *by_kv, int64_t *by_group)
+{
+    Axis kv = axis_named(g, "kv"), group = axis_named(g, "group");
+    bool heads = kv && splits(g, kv, MESH_AT_KV);
+    int64_t queries = group && splits(g, group, MESH_AT_GROUP) ? extent_of(g, group) : 1;
+    *by_kv = heads ? gcd(extent_of(g, kv), tp) : tp;
+    *by_group = tp / *by_kv;
+    return !heads || queries % *by_group == 0;
+}
+
+// The first axis of a parameter that so many ranks do not divide, 0: none; *param: whose. (A vocabulary is padded.)
+static Axis uneven_axis(const Graph *g, int64_t by_kv, int64_t by_group, size_t *param)
+{
+    for (*param = 0; *param < vec_len(g->params); ++*param) {
+        const Node *n = &g->nodes[g->params[*param].val];
+        for (int k = 0; k < n->naxes; k++) {
+            Axis a = n->axes[k];
+            int64_t ways = (splits(g, a, MESH_AT_KV) ? by_kv : 1) * (splits(g, a, MESH_AT_GROUP) ? by_group : 1);
+            if (extent_of(g, a) % ways && strcmp(axis_name(g, a), "vocab")) return a;
+        }
+    }
+    return 0;
+}
+
+// "1, 2, 4": the sizes of tp that this model allows.
+static const char *sizes_that_work(Graph *g)
 {
     Buf b = {0};
-    for (int64_t d = 1; d <= min_of(extent, most); d++)
-        if (extent % d == 0) buf_printf(&b, "%s%lld", b.n ? ", " : "", (long long)d);
+    for (int64_t tp = 1, kv, group; tp <= 4 * options.tp && tp <= 64; tp++) {
+        size_t param;
+        if (factors_of(g, tp, &kv, &group) && !uneven_axis(g, kv, group, &param))
+            buf_printf(&b, "%s%lld", b.n ? ", " : "", (long long)tp);
+    }
     const char *text = arena_strdup(&g->arena, b.s);
     buf_free(&b);
     return text;
 }
 
-static void refuse_uneven(Graph *g)
-{
-    int64_t tp = options.tp, kv = g->mesh.size[MESH_AT_KV], group = g->mesh.size[MESH_AT_GROUP];
-    for (size_t i = 0; i < vec_len(g->params); i++) {
-        const Node *n = &g->nodes[g->params[i].val];
-        for (int k = 0; k < n->naxes; k++) {
-            Axis a = n->axes[k];
-            int64_t ways = (splits(g, a, MESH_AT_KV) ? kv : 1) * (splits(g, a, MESH_AT_GROUP) ? group : 1);
-            if (extent_of(g, a) % ways == 0) continue;
-            err(g, g->params[i].loc, "--tp %lld splits axis '%s' of %lld in %lld parts, which are not equal; --tp %s would work for it",
-                (long long)tp, axis_name(g, a), (long long)extent_of(g, a), (long long)ways,
-                divisors(g, extent_of(g, a), 4 * tp));
-        }
-    }
-}
-
-// tp = kv x group: as many ranks as there are key/value heads split those, the others share one and split its queries.
 static void set_tp(Graph *g)
 {
-    Axis kv = axis_named(g, "kv"), group = axis_named(g, "group");
-    int64_t tp = options.tp, heads = kv && splits(g, kv, MESH_AT_KV) ? extent_of(g, kv) : 0;
-    int64_t by_kv = heads ? gcd(heads, tp) : tp, by_group = tp / by_kv;
-    int64_t queries = group && splits(g, group, MESH_AT_GROUP) ? extent_of(g, group) : 1;
-    if (heads && queries % by_group)
-        err(g, param_with(g, kv), "--tp %lld: %lld key/value heads are split in %lld, which leaves %lld ranks for the %lld queries of each head; "
-            "that must divide; --tp %s would work", (long long)tp, (long long)heads, (long long)by_kv, (long long)by_group, (long long)queries,
-            divisors(g, heads * queries, 4 * tp));
+    int64_t tp = options.tp, by_kv, by_group;
+    size_t param;
+    if (!factors_of(g, tp, &by_kv, &by_group)) {
+        Axis kv = axis_named(g, "kv"), group = axis_named(g, "group");
+        err(g, param_with(g, kv), "--tp %lld: %lld key/value heads divide by %lld of it, and the other factor, %lld, does not divide the "
+            "%lld queries that share a head; this model allows --tp %s", (long long)tp, (long long)extent_of(g, kv), (long long)by_kv,
+            (long long)by_group, (long long)(group ? extent_of(g, group) : 1), sizes_that_work(g));
+    }
+    Axis uneven = uneven_axis(g, by_kv, by_group, &param);
+    if (uneven)
+        err(g, g->params[param].loc, "--tp %lld does not divide axis '%s' of %lld; this model allows --tp %s", (long long)tp,
+            axis_name(g, uneven), (long long)extent_of(g, uneven), sizes_that_work(g));
     g->mesh.size[MESH_AT_KV] = (uint32_t)by_kv;
     g->mesh.size[MESH_AT_GROUP] = (uint32_t)by_group;
     bool any = tp == 1;
@@ -150,7 +166,6 @@ void shard(Graph *g)
     set_sequence(g);
     start_param_axes(g);
     pad(g);
-    refuse_uneven(g);
     for (int f = MESH_AT_KV; f >= MESH_AT_GROUP; f--)
         if (g->mesh.size[f] > 1) shard_factor(g, (MeshFactor)f);
     if (g->mesh.size[MESH_AT_KV] > 1 && g->mesh.size[MESH_AT_GROUP] > 1) graph_rewrite(g, merge_reshards, NULL);

@@ -52,5 +52,6 @@ Coll *coll_mpi(const Plan *p, char *message, size_t message_size);
 Coll *coll_null(const Plan *p, uint32_t rank);
 // The table of report(): operations and bytes by group, kind and reason, as far as `counts` has any.
 void coll_counts_print(const Coll *c, FILE *out);
-// For tests: c, with every operation ready no sooner than `seconds` after its start; counts them. PICO_DELAY_US in picorun.
-Coll *coll_delayed(Coll *c, double seconds);
+// For tests: c, with every operation ready no sooner than `seconds` after its start; counts them. Of n >= 1 such delays
+// every step takes the next. PICO_DELAY_US in picorun.
+Coll *coll_delayed(Coll *c, const double *seconds, size_t n);

@@ -1,6 +1,7 @@
 // coll_delay.c: any transport, made slow: no operation is ready before its start + a delay. What a run still takes as
 // long as before with it has hidden that communication. The delay counts from when this rank started the operation;
-// while it lasts the transport goes on underneath.
+// while it lasts the transport goes on underneath. Of several delays each step takes the next, so that steps with and
+// without can be compared where other programs disturb both: an agreement of all ranks, max(), ends a step.
 //
 // Traps: counts are the inner transport's. abort() and the loop of wait() meet through the inner wait's answer only,
 // so that an abort during a delay is seen at its end.
@@ -10,15 +11,18 @@
 typedef struct {
     Coll coll;
     Coll *inner;
-    uint64_t delay, *ready;       // ready: by handle, when its wait may return
-    uint64_t operations, exposed; // exposed: time that waits lasted because of delays alone
+    uint64_t *delays, rounds;     // delays: vec; rounds: of max(), the first one comes before the first step
+    uint64_t *ready;              // by handle, when its wait may return
+    uint64_t operations, total, exposed; // exposed: time that waits lasted because of delays alone
 } Delay;
 
 static CollHandle started(Delay *d, CollHandle h, uint64_t now)
 {
     if (h >= d->inner->handles) bug("handle %u of %u", h, d->inner->handles);
-    d->ready[h] = now + d->delay;
+    uint64_t delay = d->delays[(d->rounds ? d->rounds - 1 : 0) % vec_len(d->delays)];
+    d->ready[h] = now + delay;
     d->operations++;
+    d->total += delay;
     return h;
 }
 
@@ -69,7 +73,9 @@ static bool delay_barrier(Coll *c)
 }
 static bool delay_max(Coll *c, int64_t *value)
 {
-    return ((Delay *)c)->inner->max(((Delay *)c)->inner, value);
+    Delay *d = (Delay *)c;
+    d->rounds++;
+    return d->inner->max(d->inner, value);
 }
 static void delay_abort(Coll *c)
 {
@@ -81,8 +87,7 @@ static void delay_report(const Coll *c, FILE *out)
     const Delay *d = (const Delay *)c;
     d->inner->report(d->inner, out);
     fprintf(out, "delays: %llu operations, %.6f s in total, of which %.6f s were waited for\n",
-            (unsigned long long)d->operations, (double)d->operations * (double)d->delay * 1e-9,
-            (double)d->exposed * 1e-9);
+            (unsigned long long)d->operations, (double)d->total * 1e-9, (double)d->exposed * 1e-9);
 }
 
 static void delay_close(Coll *c)
@@ -90,10 +95,11 @@ static void delay_close(Coll *c)
     Delay *d = (Delay *)c;
     d->inner->close(d->inner);
     free(d->ready);
+    vec_free(d->delays);
     free(d);
 }
 
-Coll *coll_delayed(Coll *inner, double seconds)
+Coll *coll_delayed(Coll *inner, const double *seconds, size_t n)
 {
     Delay *d = xcalloc(1, sizeof *d);
     d->coll = (Coll){.name = "delayed",
@@ -113,7 +119,7 @@ Coll *coll_delayed(Coll *inner, double seconds)
                      .report = delay_report,
                      .close = delay_close};
     d->inner = inner;
-    d->delay = (uint64_t)(seconds * 1e9);
+    for (size_t i = 0; i < n; i++) vec_push(d->delays, (uint64_t)(seconds[i] * 1e9));
     d->ready = xcalloc(inner->handles, sizeof *d->ready);
     return &d->coll;
 }

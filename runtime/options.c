@@ -76,7 +76,7 @@ static const char help[] =
     "  --trace FILE                      instructions and communication with times, for ui.perfetto.dev\n"
     "  --counts FILE.json                what a step does, by stage: memory, work, collectives, transfers\n"
     "  --device cpu|null [cpu]           null counts what a step does, for any number of ranks, and computes nothing\n"
-    "  --threads N [cores / ranks]       of each rank\n"
+    "  --threads N [$OMP_NUM_THREADS, or cores / ranks]   of each rank\n"
     "  --compile-only  --help  --version\n"
     "Environment: CC compiles the kernels [cc]; they are kept in $XDG_CACHE_HOME/pico [~/.cache/pico].\n"
     "PICO_DELAY_US delays every communication by so many microseconds, to try what slower links would cost.\n";

@@ -5,7 +5,8 @@
 // longer than the one before it with its message, and the first to speak ends the others.
 //
 // Traps: a thread must set its own number of OpenMP threads, new ones do not inherit it. The stacks of rank threads
-// have the main thread's size. PICO_DELAY_US makes every operation take longer; it is for tests.
+// have the main thread's size. PICO_DELAY_US makes every operation take longer (of several
+// numbers each step takes the next); it is for tests.
 #include "ranks.h"
 #include "dev.h"
 #include <omp.h>
@@ -83,10 +84,17 @@ static void delay_all(Ranks *r)
 {
     const char *text = getenv("PICO_DELAY_US");
     if (!text || !*text) return;
-    char *end;
-    double us = strtod(text, &end);
-    if (*end || !(us >= 0 && us <= 1e7)) fatal("PICO_DELAY_US is '%s', not a number of microseconds up to 1e7", text);
-    for (uint32_t i = 0; i < r->local; i++) r->coll[i] = coll_delayed(r->coll[i], us * 1e-6);
+    double *seconds = NULL;
+    for (const char *at = text; at;) {
+        char *end;
+        double us = strtod(at, &end);
+        if (end == at || (*end && *end != ',') || !(us >= 0 && us <= 1e7))
+            fatal("PICO_DELAY_US is '%s', not a number of microseconds up to 1e7, or several of them with commas", text);
+        vec_push(seconds, us * 1e-6);
+        at = *end ? end + 1 : NULL;
+    }
+    for (uint32_t i = 0; i < r->local; i++) r->coll[i] = coll_delayed(r->coll[i], seconds, vec_len(seconds));
+    vec_free(seconds);
 }
 
 static void join_launcher(Ranks *r)

@@ -2,7 +2,7 @@
 # counts.sh BUILD: what picoc --report says of layouts, held against what the design promises (collectives, slots,
 # activations, optimizer states), what picorun counts in a step on the null device, and what it allocates. Also: plans of
 # 1,024 ranks, and how long a model of 126 layers takes to compile. The arithmetic is in counts.lua.
-# shellcheck disable=SC2086,SC2046  # options are words
+# shellcheck disable=SC2086,SC2046,SC2154  # options are words; common.sh sets build, top, work, layouts
 . "$(dirname "$0")/common.sh"
 
 # report OUT MODEL LAYERS EXTRA...: OUT.plan, OUT.json
@@ -40,6 +40,7 @@ for layers in 2 4 6; do
         job formula llama-kv2 $layers $sp full --tp 4 --pp 2
         job formula gpt2 $layers $sp full --tp 2 --pp 2
         job formula llama $layers $sp none --tp 2 --pp 2 --schedule zb
+        job formula llama $layers $sp none --tp 4 -D num_key_value_heads=1
         job formula llama $layers $sp none --tp 2 --pp 2 --dp 3 --bucket-mb 0.001
     done
 done
@@ -79,8 +80,8 @@ llama 6 --pp 3 --accum 7 --schedule zb
 llama 8 --tp 2 --pp 4 --accum 6 --schedule zb --dp 2 --zero 1
 llama 8 --pp 4 --accum 8 --schedule interleaved
 llama-kv2 9 --tp 2 --pp 3 --accum 6 --virtual 3 --dp 2 --zero 1
-gpt2 4 --tp 2 --pp 2 --dp 2 --accum 2 --bucket-mb 0.0001
-llama 4 --tp 2 --dp 3 --zero 1 --bucket-mb 0.0001
+gpt2 4 --tp 2 --pp 2 --dp 2 --accum 2 --bucket-mb 0
+llama 4 --tp 2 --dp 3 --zero 1 --bucket-mb 0
 gpt2 6 --tp 2 --pp 3 --accum 4 --schedule afab --recompute full
 llama 4 --tp 2 --pp 2 --accum 3 --no-sp --recompute attention
 llama 4 --dp 4 --accum 2
@@ -114,6 +115,17 @@ grep -q '^in all: 1024 ranks' "$work/many.out" && ok || bad "1024 ranks: $(tail 
 for dp in 2 64; do report "$work/dp$dp" llama 4 --tp 2 --pp 2 --dp $dp; done
 small=$(stat -c %s "$work/dp2.plan") large=$(stat -c %s "$work/dp64.plan")
 [ $((100 * large)) -le $((101 * small)) ] && ok || bad "the plan grows with dp: $small bytes, $large bytes"
+
+# what a line moves between ranks: a sum at the output projection, and what the last line of a layer sends, on all stages
+explain() { # PATTERN NUMBER LINE
+    line=$(grep -n -m 1 -e "$3" "$top/graphs/llama.lua" | cut -d : -f 1)
+    n=$("$build/picoc" $(model llama 4 256) --seq 16 --micro-batch 2 --tp 2 --pp 2 --explain "llama.lua:$line" | grep -c -e "$1")
+    [ "$n" = "$2" ] && ok || bad "explain line $line: $n lines with '$1', not $2"
+}
+explain '^  x 2  layers [02]..[13]  F      reduce-scatter   4.10 kB  over tp (2), each micro-batch: ' 2 'o_proj'
+explain '^       layer 1      F      send             2.05 kB  to stage 1, each micro-batch$' 1 'down_proj'
+explain '^       layer 1      F      receive          2.05 kB  from stage 0, each micro-batch$' 1 'down_proj'
+explain '^total .*B a step$' 2 'down_proj'
 
 # (g) time to compile; 3 s are meant, 6 s are a failure: machines are noisy
 wait

@@ -247,7 +247,7 @@ static void delay_counts_from_the_start(void **state)
 {
     (void)state;
     Cases *c = new_cases(1);
-    Coll *coll = coll_delayed(coll_self(&c->plan), 0.02);
+    Coll *coll = coll_delayed(coll_self(&c->plan), &(double){0.02}, 1);
     uint32_t id = find_coll(c, COLL_ALL_REDUCE, F64, 1);
     double value_at = 5, result = 0, begun = now();
     CollPart part = {(char *)&value_at, (char *)&result, 1, 1};
@@ -268,7 +268,7 @@ static void delay_counts_from_the_start(void **state)
 static void *delayed_cases(void *arg)
 {
     Rank *r = arg;
-    r->coll = coll_delayed(r->coll, 0.0002);
+    r->coll = coll_delayed(r->coll, &(double){0.0002}, 1);
     r->good = run_cases(r->cases, r->coll, 0, false);
     if (!r->good) r->coll->abort(r->coll);
     return NULL;

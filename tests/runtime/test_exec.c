@@ -266,7 +266,7 @@ static void run_ranks(const RankCase *k, RankResult result[MOST_RANKS])
     RankRun run[MOST_RANKS];
     pthread_t thread[MOST_RANKS];
     for (uint32_t i = 0; i < n; i++) {
-        Coll *c = k->delay > 0 ? coll_delayed(coll[i], k->delay) : coll[i];
+        Coll *c = k->delay > 0 ? coll_delayed(coll[i], &k->delay, 1) : coll[i];
         run[i] = (RankRun){&p, loaded, k->options, k->nan_rank, c, NULL, &result[i]};
     }
     for (uint32_t i = 1; i < n; i++) pthread_create(&thread[i], NULL, rank_main, &run[i]);
