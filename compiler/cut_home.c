@@ -24,7 +24,7 @@ static uint8_t leaf_depends(const Graph *g, const Node *x)
     switch (x->kind) {
     case K_INPUT: return DEP_INPUT;
     case K_INDEX: return x->u.axis == g->batch ? DEP_INPUT : 0;
-    case K_RANDOM: return DEP_RANDOM;
+    case K_RANDOM: return has_axis(x, g->batch) ? DEP_RANDOM : 0;  // else like a table
     case K_PARAM: return DEP_PARAM;
     default: return 0;
     }

@@ -116,8 +116,10 @@ void graph_rewrite(Graph *g, Rewrite visit, void *ctx)
         Node node = old[i];
         for (int j = 0; j < node.nin; j++) node.in[j] = map[node.in[j]];
         set_stamps(g, &node);
+        size_t before = vec_len(g->nodes);
         Val v = visit ? visit(g, ctx, &node, (Val)i) : 0;
         map[i] = v ? v : graph_copy(g, &node);
+        if (node.again && map[i] >= before) g->nodes[map[i]].again = true;
     }
     // the totals' entries are new already; let follow_tables see them as they were
     for (size_t i = 1; i < n; i++)

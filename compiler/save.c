@@ -322,6 +322,18 @@ static Val copy_node(Graph *g, void *ctx, const Node *node, Val old)
     return c->forward[old] = add_copy(g, x, in, seg, false);
 }
 
+// What is made in B (or W) alone is not made again: its original has no user left.
+static void forget_lone_copies(Graph *g, const Copies *c, size_t nold)
+{
+    uint8_t *live = xmalloc(vec_len(g->nodes));
+    graph_mark_live(g, live);
+    for (size_t v = 1; v < nold; v++) {
+        Val first = c->again[0][v] ? c->again[0][v] : c->again[1][v];
+        if (first && !live[c->forward[v]]) g->nodes[first].again = false;
+    }
+    free(live);
+}
+
 static void mark_saved(Graph *g)
 {
     vec_free(g->saved);
@@ -347,6 +359,7 @@ void save(Graph *g)
     memcpy(old, g->nodes, n * sizeof *old);
     Copies c = {old, seg, keep, xcalloc(n, sizeof(Val)), {xcalloc(n, sizeof(Val)), xcalloc(n, sizeof(Val))}};
     graph_rewrite(g, copy_node, &c);
+    forget_lone_copies(g, &c, n);
     graph_rewrite(g, NULL, NULL);  // originals that only backward needed
     mark_saved(g);
     free(seg), free(keep), free(old), free(c.forward), free(c.again[0]), free(c.again[1]);

@@ -5,11 +5,11 @@
 # parallelism, which are awaited at once, show that the delays are there.
 #
 # d is below the time of a micro-batch's work, and the sum counts gradients and transfers alone, of the rank that has
-# fewest. Other programs disturb the times: runs with and without delay take turns, the fastest step of each kind is
-# what counts, and there are more turns where the growth is still too large.
+# fewest. Other programs disturb the times, so every second step of a run is delayed and compared with the steps on both
+# sides of it; the median counts, and there are more runs where it is not yet below the limit.
 # shellcheck disable=SC2086,SC2046  # options are words
 . "$(dirname "$0")/common.sh"
-steps=7 turns=6
+steps=21 runs=6
 size="-D hidden_size=128 -D intermediate_size=352 -D num_attention_heads=4 -D num_key_value_heads=2 -D num_hidden_layers=4"
 compile() { # NAME LAYOUT...
     timeout -s KILL 60 "$build/picoc" "$top/graphs/llama.lua" $size "${@:2}" -o "$work/$1.plan" >"$work/out" 2>&1 ||
@@ -21,52 +21,46 @@ operations() { # NAME PATTERN: the fewest of these a rank has in a step
         $0 ~ wanted { sub(/^.*\([0-9]+\)/, ""); sub(/^stages */, ""); n += $2 }
         END { print least + 0 }'
 }
-fastest() { # NAME DELAY LAUNCHER...: seconds of the fastest step, and of those before
-    local name=$1 d=$2 log=$work/$1.jsonl
-    shift 2
-    rm -f "$log"
-    PICO_DELAY_US=$d timeout -s KILL 120 "$@" "$build/picorun" "$work/$name.plan" --data "$work/text256" --threads 1 \
-        --steps $steps --log "$log" >"$work/out" 2>&1 || { bad "$name $*: $(grep -m 1 picorun: "$work/out")"; return 1; }
-    tail -n +2 "$log" | sed 's/.*"seconds": *\([^,}]*\).*/\1/' >>"$work/$name.$d"
-    sort -g "$work/$name.$d" | head -n 1
-}
-# growth NAME DELAY PATTERN LIMIT LAUNCHER...: sets `part`, the growth as a part of the sum of delays; ends when below LIMIT
+# growth NAME DELAY PATTERN LAUNCHER...: sets `n`, a rank's operations, and `part`, the growth as a part of the sum of delays
 growth() {
-    local name=$1 d=$2 pattern=$3 limit=$4 turn without with
-    shift 4
-    n=$(operations "$name" "$pattern")
-    rm -f "$work/$name".{0,$d}
-    for turn in $(seq $turns); do
-        without=$(fastest "$name" 0 "$@") && with=$(fastest "$name" $d "$@") || return 1
-        part=$(awk -v a="$without" -v b="$with" -v n="$n" -v d="$d" 'BEGIN { printf "%.3f", (b - a) / (n * d * 1e-6) }')
-        [ $turn -ge 2 ] && awk -v x="$part" -v l="$limit" 'BEGIN { exit !(x < l) }' && break
+    local name=$1 d=$2 log=$work/$1.jsonl run
+    n=$(operations "$name" "$3")
+    shift 3
+    : >"$work/$name.pairs"
+    for run in $(seq $runs); do
+        rm -f "$log"
+        PICO_DELAY_US=0,$d timeout -s KILL 120 "$@" "$build/picorun" "$work/$name.plan" --data "$work/text256" --threads 1 \
+            --steps $steps --log "$log" >"$work/out" 2>&1 || { bad "$name $*: $(grep -m 1 picorun: "$work/out")"; return 1; }
+        sed 's/.*"seconds": *\([^,}]*\).*/\1/' "$log" |
+            awk 'NR % 2 == 0 { with = $1 } NR % 2 && NR > 3 { print with - ($1 + before) / 2, ($1 + before) / 2 } NR % 2 { before = $1 }' \
+                >>"$work/$name.pairs"
+        part=$(sort -g "$work/$name.pairs" | awk -v n="$n" -v d="$d" '{ x[NR] = $1 }
+            END { printf "%.3f", (x[int((NR + 1) / 2)] + x[int((NR + 2) / 2)]) / 2 / (n * d * 1e-6) }')
+        [ $run -ge 2 ] && below "$part" 0.3 && break
     done
-    echo "$name ${1##*/}: $without s a step, $with s with $n delays of $d us: growth $part of their sum"
+    without=$(awk '{ print $2 }' "$work/$name.pairs" | sort -g | awk '{ x[NR] = $1 } END { printf "%.0f", x[int((NR + 1) / 2)] * 1e3 }')
+    echo "$name ${1##*/}: $without ms a step; $n delays of $d us: growth $part of their sum ($(grep -c . "$work/$name.pairs") pairs)"
 }
+below() { awk -v x="$1" -v l="$2" 'BEGIN { exit !(x < l) }'; }
 hidden() { # NAME DELAY LAUNCHER...
-    growth "$1" "$2" "gradients|send  |receive  " 0.3 "${@:3}" || return
-    if [ "$n" -ge 8 ] && awk -v x="$part" 'BEGIN { exit !(x < 0.3) }'; then ok
-    else bad "$1 ${*:3}: a step grows by $part of $n delays"; fi
+    growth "$1" "$2" "gradients|send  |receive  " "${@:3}" || return
+    if [ "$n" -ge 8 ] && below "$part" 0.3; then ok; else bad "$1 ${*:3}: a step grows by $part of $n delays"; fi
 }
 seen() { # NAME DELAY LAUNCHER...
-    growth "$1" "$2" "all-reduce|reduce-scatter|all-gather" 0 "${@:3}" || return
-    if awk -v x="$part" 'BEGIN { exit !(x > 0.5) }'; then ok; else bad "$1: delays are not seen: $part of $n"; fi
+    growth "$1" "$2" "all-reduce|reduce-scatter|all-gather" "${@:3}" || return
+    if below 0.5 "$part"; then ok; else bad "$1: delays are not seen: $part of $n"; fi
 }
 
 compile dp2 --seq 128 --micro-batch 2 --accum 4 --dp 2 --bucket-mb 0.25
 compile pp2 --seq 256 --micro-batch 2 --accum 8 --pp 2
 compile pp4 --seq 256 --micro-batch 2 --accum 8 --pp 4
 compile tp2 --seq 128 --micro-batch 2 --accum 1 --tp 2
-ways="env"
-command -v mpirun >/dev/null && ways="env mpirun" || echo "no mpirun: ranks as processes are not tried"
-for way in $ways; do
-    for ranks in 2 4; do
-        launch=env
-        [ $way = mpirun ] && launch="mpirun --oversubscribe --allow-run-as-root -n $ranks"
-        [ $ranks = 2 ] && hidden dp2 10000 $launch && hidden pp2 10000 $launch
-        [ $ranks = 4 ] && hidden pp4 10000 $launch
-    done
+have_mpi=$(command -v mpirun) || echo "no mpirun: ranks as processes are not tried"
+mpi="mpirun --oversubscribe --allow-run-as-root"
+for plan in dp2 pp2 pp4; do
+    hidden $plan 10000 env
+    [ -z "$have_mpi" ] || hidden $plan 10000 $mpi -n ${plan#??}
 done
-turns=2
+runs=1
 seen tp2 10000 env
 finish
