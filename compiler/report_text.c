@@ -164,6 +164,37 @@ static void ranks_text(const Costs *c, FILE *out)
     fprintf(out, "\n");
 }
 
+// Which axes tensor parallelism splits, and how much of the weights it leaves whole on each rank.
+static void split_text(const Costs *c, FILE *out)
+{
+    Buf axes = {0};
+    const char **named = NULL;
+    uint64_t all = 0, whole = 0;
+    for (int s = 0; s < c->prog->nstages; s++) {
+        const Graph *g = c->prog->stages[s];
+        if (mesh_size(g->mesh.size, MESH_TP) == 1) return;
+        for (size_t i = 0; i < vec_len(g->params); i++) {
+            const Node *n = &g->nodes[g->params[i].val];
+            uint32_t split = 0;
+            for (int k = 0; k < n->naxes; k++) {
+                uint32_t mesh = g->param_axes[i].axis[k].mesh;
+                split |= mesh;
+                bool known = !mesh;
+                for (size_t m = 0; m < vec_len(named); m++) known |= named[m] == axis_name(g, n->axes[k]);
+                if (known) continue;
+                vec_push(named, axis_name(g, n->axes[k]));
+                buf_printf(&axes, "%s%s", axes.n ? ", " : "", axis_name(g, n->axes[k]));
+            }
+            all += (uint64_t)elements(g, g->params[i].val);
+            if (!split) whole += (uint64_t)elements(g, g->params[i].val);
+        }
+    }
+    fprintf(out, "tp splits   %s; %.1f %% of a rank's parameters are whole on all ranks of tp\n", axes.n ? axes.s : "nothing",
+            all ? 100.0 * (double)whole / (double)all : 0);
+    vec_free(named);
+    buf_free(&axes);
+}
+
 static void schedule_text(const Costs *c, FILE *out)
 {
     const Program *prog = c->prog;
@@ -241,6 +272,7 @@ void report_text(const Costs *c, FILE *out)
     fprintf(out, "model       %s, %s, %llu parameters in %llu tensors\n", g->model, dtype_name(g->dtype),
             (unsigned long long)c->parameters, (unsigned long long)c->tensors);
     ranks_text(c, out);
+    split_text(c, out);
     if (g->mesh.size[MESH_AT_DP] > 1) snprintf(dp, sizeof dp, " on each of %u dp ranks", g->mesh.size[MESH_AT_DP]);
     fprintf(out, "step        %lld tokens: %lld sample%s of %lld in %s%lld micro-batch%s%s\n", (long long)c->tokens,
             (long long)g->micro_batch, g->micro_batch == 1 ? "" : "s", (long long)g->seq, g->accum == 1 ? "" : "each of ",

@@ -55,6 +55,20 @@ compile dp2 --seq 128 --micro-batch 2 --accum 4 --dp 2 --bucket-mb 0.25
 compile pp2 --seq 256 --micro-batch 2 --accum 8 --pp 2
 compile pp4 --seq 256 --micro-batch 2 --accum 8 --pp 4
 compile tp2 --seq 128 --micro-batch 2 --accum 1 --tp 2
+# Delays of buckets that are under way together count once, wherever they start; so it is seen in the plan, too, that each
+# starts right behind an instruction that adds to one of its gradients (or another start that does).
+late=$("$build/picoc" --print "$work/dp2.plan" | awk '
+    / last: start c[0-9]/ {
+        starts++
+        found = 0
+        for (i = 1; i <= NF; i++) { gradient = $i; sub(/,$/, "", gradient); if (gradient ~ /#/ && index(before, "inout " gradient)) found = 1 }
+        if (!found) print "c" starts - 1
+        next
+    }
+    { before = $0 "," }
+    END { if (starts < 18) print starts + 0, "starts" }')
+if [ -z "$late" ]; then ok; else bad "buckets start late:" $late; fi
+
 have_mpi=$(command -v mpirun) || echo "no mpirun: ranks as processes are not tried"
 mpi="mpirun --oversubscribe --allow-run-as-root"
 for plan in dp2 pp2 pp4; do
