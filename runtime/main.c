@@ -7,6 +7,7 @@
 // Traps: a user's OMP_PROC_BIND or OMP_PLACES would put all ranks of a process on one core. OpenMP's threads spin for milliseconds while they wait. Where another program takes a core, a waiting
 // thread keeps the one that works from running, and small steps become a hundred times slower (measured). GCC's
 // library reads GOMP_SPINCOUNT before main, so it is set and the program started again.
+#include "agree.h"
 #include "checkpoint.h"
 #include "counts.h"
 #include "data.h"
@@ -235,7 +236,9 @@ static int run(const Plan *p, const Options *o)
     Kernels *kernels = NULL;
     if (!o->compile_only) check_files(o);
     s.ranks = ranks_open(p, (int)o->threads);
+    ranks_agree(&s.ranks, p, o);
     if (!o->compile_only && o->steps > 0 && reads_data(p, &s.ranks)) data = open_data(p, o);
+    ranks_agree_on_data(&s.ranks, p, data);
     if (o->counts && s.ranks.coll[0]->rank == 0) counts_show(p, NULL, o->counts);
     if (o->steps > 0 || o->compile_only) kernels = load_kernels(p, &s.ranks);
     s.data = data;

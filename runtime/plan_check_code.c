@@ -137,7 +137,7 @@ static bool check_coll(Check *c, const PlanColl *a)
         return false;
     if (a->first_part > n || a->nparts > n - a->first_part || !a->nparts || a->nparts > MAX_ARGS / 2)
         return fail_item(c, "has parts %u and %u more of %llu", a->first_part, a->nparts, (unsigned long long)n);
-    if (a->kind != COLL_ALL_GATHER && !is_float(a->dtype))
+    if (a->kind != COLL_ALL_GATHER && !is_float(a->dtype) && a->dtype != I32)
         return fail_item(c, "adds numbers of dtype %s", dtype_name((DType)a->dtype));
     for (uint32_t i = 0; i < a->nparts; i++) {
         const PlanPart *part = &p->parts[a->first_part + i];

@@ -106,11 +106,16 @@ static void join_launcher(Ranks *r)
     r->first_here = rank_on_host() == 0;
 }
 
+enum { MOST_THREADS = 1024 };
+
 Ranks ranks_open(const Plan *p, int threads)
 {
     uint32_t n = plan_ranks(p);
     Ranks r = {.plan = p, .local = 1, .launched = coll_mpi_launched(), .first_here = true};
     if (!r.launched) r.local = n;
+    if (r.local > MOST_THREADS)
+        fatal("the plan has %u ranks, more than the %d that one process starts as threads: start it with mpirun -n %u, or count "
+              "it with --device null", n, MOST_THREADS, n);
     r.coll = xcalloc(r.local, sizeof(Coll *));
     if (r.launched) {
         join_launcher(&r);

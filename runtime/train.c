@@ -2,7 +2,8 @@
 //
 // A step's time runs from before its data is read to after its outputs are; compiling, memory and the
 // library's first call lie before step 1. SIGINT and SIGTERM let the current step finish, the next one ends
-// the process at once. A loss that is not finite ends the run, after its line is logged.
+// the process at once. A loss that is not finite ends the run, after its line is logged. SIGUSR1 does what SIGTERM does:
+// mpirun passes it on as it is, while on SIGTERM Open MPI's kills the processes a second later, finished or not.
 //
 // All ranks of a plan run this together. Outputs are the same on all of them, so rank 0 alone looks at them. Whether
 // to stop is agreed at the end of every step: a signal may reach one process, or be seen by one thread first.
@@ -30,6 +31,7 @@ static void catch_signals(void) // of the process: ranks may all do so
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
 }
 
 // ---- data to inputs

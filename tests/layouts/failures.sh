@@ -57,8 +57,11 @@ whole_log() { # no log, or each line ends and holds a step
 }
 nothing_left() {
     local left
-    sleep 0.3
-    left=$(pgrep -f "$work/p.plan")
+    for _ in $(seq 50); do  # ranks whose mpirun is gone notice it after a moment
+        left=$(pgrep -f "$work/p.plan")
+        [ -z "$left" ] && break
+        sleep 0.1
+    done
     if [ -z "$left" ]; then ok; else bad "$1: processes are left:" $left; kill -9 $left; fi
     left=$(find "$here" "$work/cache" "$TMPDIR" -type f -newer "$work/p.plan" \
         ! -path '*/ompi.*' ! -name log.jsonl ! -name w.safetensors ! -name '*.so')
@@ -71,11 +74,19 @@ saved() { if [ -s "$here/w.safetensors" ]; then ok; else bad "$1: the weights we
 start env && kill -TERM "$(ranks_of)" && ended "SIGTERM to threads" 143 && saved "SIGTERM to threads"
 start env && kill -INT "$(ranks_of)" && ended "SIGINT to threads" 130
 start env && kill -9 "$(ranks_of)" && ended "SIGKILL to threads" 137
+start env && kill -TERM "$(ranks_of)" && kill -TERM "$(ranks_of)" && ended "SIGTERM twice to threads" 143
+start env && kill -INT "$(ranks_of)" && sleep 0.01 && kill -INT "$(ranks_of)" && ended "SIGINT twice to threads" 130
 
 # ---- processes
 if [ -n "$have_mpi" ]; then
     start $mpi -n 4 && kill -9 "$(ranks_of | tail -n 1)" && ended "a killed rank" fault
-    start $mpi -n 4 && kill -TERM $child && ended "SIGTERM to mpirun" fault
+    start $mpi -n 4 && kill -TERM $child && ended "SIGTERM to mpirun" fault && saved "SIGTERM to mpirun"
+    start $mpi -n 4 && kill -USR1 $child && ended "SIGUSR1 to mpirun" 138 && saved "SIGUSR1 to mpirun"
+    start $mpi -n 4 && kill -INT -- -$child && ended "SIGINT to mpirun and ranks, as from a terminal" fault
+    start $mpi -n 4 && kill -TERM $child && sleep 0.02 && kill -TERM $child && ended "SIGTERM twice to mpirun" fault
+    start $mpi -n 4 && kill -9 $child && ended "a killed mpirun" fault
+    # as between hosts: no shared memory
+    start $mpi --mca btl tcp,self -n 4 && kill -9 "$(ranks_of | tail -n 1)" && ended "a killed rank, over TCP" fault
     start $mpi -n 4 && kill -TERM "$(ranks_of | head -n 1)" && ended "SIGTERM to one rank" fault
 fi
 
@@ -103,6 +114,13 @@ if [ -n "$have_mpi" ]; then
         refused "$n processes for 4 ranks" "4 ranks.*$n process" \
             $mpi -n $n "$build/picorun" "$work/p.plan" --data "$work/text65" --steps 3
     done
+    run="$build/picorun $work/p.plan --threads 1 --steps 2 --data"
+    refused "other options on one rank" "same options" $mpi -n 3 $run "$work/text65" : -n 1 $run "$work/text65" --lr 1
+    head -c 5000 "$work/text65" >"$work/text-other"
+    refused "other data on one rank" "same data" $mpi -n 3 $run "$work/text65" : -n 1 $run "$work/text-other"
+    plan "$work/other" llama 4 65 --micro-batch 2 --tp 2 --pp 2 -D rms_norm_eps=1e-3 &&
+        refused "another plan on one rank" "same plan" $mpi -n 3 $run "$work/text65" : \
+            -n 1 "$build/picorun" "$work/other.plan" --threads 1 --steps 2 --data "$work/text65"
     refused "data missing on one rank" "$work/absent" $mpi -n 4 "$work/alone"
 fi
 refused "data missing" "$work/absent" "$build/picorun" "$work/p.plan" --data "$work/absent" --steps 3

@@ -61,7 +61,7 @@ late=$("$build/picoc" --print "$work/dp2.plan" | awk '
     / last: start c[0-9]/ {
         starts++
         found = 0
-        for (i = 1; i <= NF; i++) { gradient = $i; sub(/,$/, "", gradient); if (gradient ~ /#/ && index(before, "inout " gradient)) found = 1 }
+        for (i = 1; i <= NF; i++) { gradient = $i; sub(/,$/, "", gradient); if (gradient ~ /#/ && (index(before, "inout " gradient ",") || index(before, "inout " gradient " "))) found = 1 }
         if (!found) print "c" starts - 1
         next
     }

@@ -37,7 +37,7 @@ static Model *model_new(DType t)
     };
     PlanBuffer buffers[PARAMS + 1];
     for (uint32_t i = 0; i < PARAMS; i++) {
-        params[i].init = i == EMBED ? INIT_NORMAL : INIT_CONSTANT;
+        params[i].init = i == EMBED ? INIT_NORMAL : INIT_CONSTANT, params[i].owner = 1;
         params[i].buffer = i, params[i].grad = i == EMBED ? (uint32_t)PARAMS : UINT32_MAX;
         params[i].first_axis = 2 - params[i].ndim, params[i].naxes = params[i].ndim;
     }
