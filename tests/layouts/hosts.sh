@@ -76,4 +76,4 @@ begin=$SECONDS
 if data=$work/absent on_hosts "$work/absent-data" --steps 3; then bad "a missing file passes"; else ok; fi
 if [ $((SECONDS - begin)) -le 10 ] && [ "$(grep -c "$work/absent'" "$work/absent-data.out")" = 1 ]; then ok
 else bad "a missing file: $(grep -c "$work/absent'" "$work/absent-data.out") messages after $((SECONDS - begin)) s"; fi
-finish
+cat "$work/absent-data.out"; finish
