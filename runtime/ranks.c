@@ -5,8 +5,8 @@
 // longer than the one before it with its message, and the first to speak ends the others.
 //
 // Traps: a thread must set its own number of OpenMP threads, new ones do not inherit it. The stacks of rank threads
-// have the main thread's size. PICO_DELAY_US makes every operation take longer (of several
-// numbers each step takes the next); it is for tests.
+// have the main thread's size. PICO_DELAY_US makes every operation take longer (of several numbers each step takes
+// the next); it is for tests.
 #include "ranks.h"
 #include "dev.h"
 #include <omp.h>
@@ -50,7 +50,7 @@ static void on_process_failure(bool said)
 {
     if (!said) {
         uint32_t rank = ranks_launched_as();
-        if (rank) usleep(200000 + 20000 * min_of(rank, 30u));
+        if (rank) usleep(400000 + 50000 * min_of(rank, 30u));
     } else if (ending) {
         ending->abort(ending);
     }

@@ -231,7 +231,7 @@ static void null_counts(void **state)
     assert_int_equal(coll->counts->started[id], 3);
     assert_int_equal(coll->counts->sent_bytes, 500);
     const char *text = report_of(coll);
-    const char *row = strstr(text, "group x cp x dp (8)");
+    const char *row = strstr(text, "tp x cp x dp (8)");
     if (!row) fail_msg("%s", text);
     assert_non_null(strstr(row, "all-reduce              3"));
     assert_non_null(strstr(row, "24.9 kB")); // 3 * 1037 * 8
@@ -261,6 +261,27 @@ static void delay_counts_from_the_start(void **state)
     assert_true(now() - begun < 0.015);
     const char *text = report_of(coll);
     assert_non_null(strstr(text, "delays: 2 operations, 0.040000 s in total, of which 0.02"));
+    coll->close(coll);
+    free(c);
+}
+
+// Every step, ended by max(), takes the next of several delays; what comes before the first max() has the first.
+static void delays_take_turns(void **state)
+{
+    (void)state;
+    Cases *c = new_cases(1);
+    Coll *coll = coll_delayed(coll_self(&c->plan), (double[]){0.02, 0}, 2);
+    uint32_t id = find_coll(c, COLL_ALL_REDUCE, F64, 1);
+    double value_at = 5, result = 0;
+    CollPart part = {(char *)&value_at, (char *)&result, 1, 1};
+    for (int step = 0; step < 4; step++) {
+        int64_t stop = 0;
+        assert_true(coll->max(coll, &stop));
+        double begun = now();
+        assert_true(coll->wait(coll, coll->start(coll, &c->colls[id], &part)));
+        if (step % 2 == 0) assert_true(now() - begun >= 0.02);
+    }
+    assert_non_null(strstr(report_of(coll), "delays: 4 operations, 0.040000 s in total"));
     coll->close(coll);
     free(c);
 }
@@ -324,7 +345,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(messages_match_in_order),
         cmocka_unit_test(self_copies),
         cmocka_unit_test(null_counts),
-        cmocka_unit_test(delay_counts_from_the_start),
+        cmocka_unit_test(delay_counts_from_the_start), cmocka_unit_test(delays_take_turns),
         cmocka_unit_test(delay_over_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
