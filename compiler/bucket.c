@@ -10,12 +10,14 @@
 // result.
 #include "cut.h"
 
-typedef struct { uint32_t acc; Val last; uint32_t rank; } Ready;  // rank: order among equals
+// last: its last ACCUMULATE; ready: where what that adds is made (accumulates stand at the end of the graph); rank: order
+// among equals.
+typedef struct { uint32_t acc; Val last, ready; uint32_t rank; } Ready;
 
 static int by_readiness(const void *a, const void *b)
 {
     const Ready *x = a, *y = b;
-    if (x->last != y->last) return x->last < y->last ? -1 : 1;
+    if (x->ready != y->ready) return x->ready < y->ready ? -1 : 1;
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
@@ -25,16 +27,22 @@ static bool is_tied(const Graph *g, uint32_t acc) { return g->accs[acc].key.mesh
 static Ready *find_ready(const Graph *g)
 {
     Ready *all = NULL;
-    Val *last = xcalloc(vec_len(g->accs) + 1, sizeof *last);
+    Val *last = xcalloc(vec_len(g->accs) + 1, sizeof *last), *ready = xcalloc(vec_len(g->accs) + 1, sizeof *ready);
     for (Val v = 1; v < vec_len(g->nodes); v++)
-        if (g->nodes[v].kind == K_ACCUMULATE) last[g->nodes[v].u.id] = v;
+        if (g->nodes[v].kind == K_ACCUMULATE) {
+            uint32_t acc = g->nodes[v].u.id;
+            last[acc] = v;
+            ready[acc] = max_of(ready[acc], g->nodes[v].in[0]);
+        }
     for (uint32_t a = 0; a < vec_len(g->accs); a++) {
         if (g->accs[a].param < 0 || key_size(g, g->accs[a].key) == 1) continue;
-        Ready r = {a, is_tied(g, a) ? (Val)vec_len(g->nodes) : last[a], g->params[g->accs[a].param].number};
+        bool tied = is_tied(g, a);
+        Val after = (Val)vec_len(g->nodes);
+        Ready r = {a, tied ? after : last[a], tied ? after : ready[a], g->params[g->accs[a].param].number};
         vec_push(all, r);
     }
     if (all) qsort(all, vec_len(all), sizeof *all, by_readiness);
-    free(last);
+    free(last), free(ready);
     return all;
 }
 
