@@ -100,7 +100,7 @@ static void checks_collectives(void **state)
     (void)state;
     REFUSES(PLAN_COLLS, PP_C_GRAD, PlanColl, r->group = 3, "has group 3");
     REFUSES(PLAN_COLLS, PP_C_GRAD, PlanColl, r->dtype = F64, "has 'w.grad' of dtype f32 in a collective of f64");
-    REFUSES(PLAN_COLLS, PP_C_GRAD, PlanColl, r->dtype = I32, "adds numbers of dtype i32");
+    REFUSES(PLAN_COLLS, PP_C_GRAD, PlanColl, r->dtype = BOOL, "adds numbers of dtype bool");
     REFUSES(PLAN_COLLS, PP_C_GRAD, PlanColl, r->kind = COLL_ALL_GATHER, "moves 128 elements beyond the 256 bytes");
     REFUSES(PLAN_PARTS, 0, PlanPart, r->inner = 65, "moves 65 elements beyond");
     REFUSES(PLAN_PARTS, 0, PlanPart, r->outer = 0, "parts[0] has 0 x 64 elements");
