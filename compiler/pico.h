@@ -314,7 +314,7 @@ Val make_broadcast(Graph *g, Val a, int naxes, const Axis *axes);     // to exac
 Val make_attention(Graph *g, Val q, Val k, Val v, const Attention *a);
 Val make_attention_grad(Graph *g, Val attention, Val lse, Val dout);
 Val make_part(Graph *g, Val a, uint32_t which);
-Val make_reshard(Graph *g, Val a, const Reshard *r);  // ALL_REDUCE of an ALL_REDUCE of the same kind is one over both
+Val make_reshard(Graph *g, Val a, const Reshard *r);
 Val make_slice(Graph *g, Val leaf, CommKey key, Axis flat);
 Val make_accumulate(Graph *g, uint32_t acc, Val v);
 Val make_update(Graph *g, Val target, Val v);
@@ -437,7 +437,7 @@ typedef enum { G_ROW, G_COL, G_GEMM, G_ATTENTION, G_ATTENTION_GRAD, G_SCATTER, G
 // target. G_SCATTER: SCATTER_ADD, with its ACCUMULATE if that is its only use. An output may lie where an input of the
 // same elementwise group lies (place), if that is read at the same position only: pointers are not `restrict`.
 // G_GEMM: nodes CONTRACT [VIEW ..] [ACCUMULATE]; fuse fills gemm, args (a, b, c), arg_offsets and arg_written.
-// G_START: nodes RESHARD (several of one batch), or none: the reduction of a bucket (accs); begins collective `coll` of
+// G_START: nodes RESHARD (several of one batch); begins collective `coll` of
 // graph->colls. G_WAIT ends it; what it moves is written by both. last: in the last micro-batch only.
 struct Group {
     GroupKind kind;
